@@ -1,0 +1,68 @@
+"""What every command line of the course shares: one clear line on stderr and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+USAGE_ERROR = 2
+
+
+class UserError(Exception):
+    """A request that is refused before anything was changed.
+
+    The message is one line: what came, what was wanted, what to do. A command prints it and exits with 2.
+    """
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that keeps its `example` readable in --help and answers a bad flag in one line.
+
+    example: the command line shown under --help, for instance "python -m course_lib demo --json".
+    """
+
+    def __init__(self, *args, example: str = "", **kwargs) -> None:
+        if example:
+            kwargs["epilog"] = f"example:\n  {example}"
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        kwargs.setdefault("allow_abbrev", False)
+        super().__init__(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise SystemExit(refuse(self.prog, f"{message} (see {self.prog} --help)"))
+
+
+def refuse(prog: str, message: object) -> int:
+    """Print `message` as one line on stderr and return the exit code for a bad request (2)."""
+    print(f"{prog}: {' '.join(str(message).split())}", file=sys.stderr)
+    return USAGE_ERROR
+
+
+def run_command(prog: str, command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
+    """Run `command(argv)` and return its exit code; a UserError becomes one line and exit code 2."""
+    try:
+        return command(argv)
+    except UserError as error:
+        return refuse(prog, error)
+
+
+def positive(text: str) -> int:
+    """Argument type: a whole number of at least 1."""
+    return _at_least(1, text)
+
+
+def not_negative(text: str) -> int:
+    """Argument type: a whole number of at least 0."""
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{number} is too small: at least {least} is needed")
+    return number
