@@ -1,0 +1,23 @@
+"""The little that NumPy and torch do under different names, so that one source serves both."""
+
+import sys
+
+import numpy as np
+
+
+def namespace(x):
+    """The module that x's array type belongs to: numpy or torch (never imported here)."""
+    return sys.modules["torch"] if type(x).__module__.partition(".")[0] == "torch" else np
+
+
+def cast(x, dtype):
+    """x as `dtype` of its own library; x itself if it has that dtype already."""
+    return x.astype(dtype, copy=False) if isinstance(x, np.ndarray) else x.to(dtype)
+
+
+def to_numpy(x) -> np.ndarray:
+    """The same values on the CPU as NumPy; bfloat16 and float16 become float32, which holds them exactly."""
+    if isinstance(x, np.ndarray):
+        return x
+    x = x.detach().cpu()
+    return (x.float() if x.is_floating_point() and x.element_size() < 4 else x).numpy()
