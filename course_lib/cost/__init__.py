@@ -1,0 +1,1 @@
+"""Modelled time: what a step costs, in integer microseconds."""
