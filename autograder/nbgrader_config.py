@@ -1,0 +1,51 @@
+"""nbgrader's settings for this course. `python -m autograder course DIR` puts a copy into DIR; edit that copy.
+
+The machine that grades needs the course installed (pip install -e .[grade]): the check cells import it.
+"""
+
+import json
+import re
+
+from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
+from nbgrader.preprocessors import GetGrades, NbGraderPreprocessor
+from traitlets import List
+
+c = get_config()  # noqa: F821  (nbgrader defines it when it reads this file)
+
+c.CourseDirectory.course_id = "chunked-prefill"
+
+# Time, in seconds. A check takes under 5 on two cores; the first cell that imports torch may take 20 on a cold disk.
+c.Execute.timeout = 120
+c.Execute.startup_timeout = 120
+c.Execute.iopub_timeout = 30
+
+# What replaces a solution in the learners' version. Below every solution region of this course stands
+# `raise NotImplementedError("Exercise 2.1: ...")`, so this line need not raise. An exercise that you add yourself
+# needs such a line too, or an untouched cell defines a function that returns None.
+c.ClearSolutions.code_stub = {"python": "# Your code goes here, in place of the next line."}
+
+
+class HideHiddenTests(NbGraderPreprocessor):
+    """Leave the hidden tests, and their seeds wherever an output repeats them, out of the feedback pages.
+
+    nbgrader shows the graded notebook as it ran, hidden tests included; with the seed a learner can make the
+    hidden inputs. A pattern and not nbgrader's own ClearHiddenTests, which stops at a region in any other cell.
+    """
+
+    display_data_priority = List(config=True)  # HTMLExporter sets it on every preprocessor and warns without it
+    region = re.compile(r"^[^\n]*BEGIN HIDDEN TESTS.*?END HIDDEN TESTS[^\n]*\n?", re.DOTALL | re.MULTILINE)
+
+    def preprocess(self, nb, resources):
+        code = [cell for cell in nb.cells if cell.cell_type == "code"]
+        hidden = "".join(text for cell in code for text in self.region.findall(cell.source))
+        seeds = re.findall(r"seed=(\d{10,})", hidden)
+        for cell in code:
+            cell.source = self.region.sub("# (hidden tests ran here)\n", cell.source).rstrip("\n")
+            shown = json.dumps(cell.outputs)
+            for seed in seeds:
+                shown = shown.replace(seed, "(hidden)")
+            cell.outputs = [type(cell)(output) for output in json.loads(shown)]
+        return nb, resources
+
+
+c.GenerateFeedback.preprocessors = [GetGrades, HideHiddenTests, CSSHTMLHeaderPreprocessor]
