@@ -1,0 +1,134 @@
+"""Chunked prefill, bit for bit. Each command sets up what it needs on first use, then runs.
+
+  python3 course.py demo [--json]      the idea in seconds; needs NumPy only
+  python3 course.py lab                copy the notebooks to work/ and open them in JupyterLab
+  python3 course.py check              is this computer ready? one line an item, under a minute
+  python3 course.py test [-k mask]     the project's tests; --all adds the long ones, the rest goes to pytest
+  python3 course.py doctor [NOTEBOOK]  what is installed, to paste into a question; or what ails a notebook
+  python3 course.py bench [NAME]       a side-by-side measurement from tests/bench/
+
+An active environment that has what a command needs is used as it is; otherwise .venv is made here.
+"""
+# Parses on Pythons that it does not run on (hence % and no stars), so that they get a sentence, not a traceback.
+
+import sys
+
+if not (3, 10) <= sys.version_info[:2] <= (3, 13):
+    sys.stderr.write(
+        "course.py: this is Python %d.%d; the course needs 3.10 to 3.13. Start it with one of those "
+        "(python3.11 course.py; on Windows py -3.11 course.py) or get one from python.org.\n" % sys.version_info[:2]
+    )
+    sys.exit(2)
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+from course_lib.cli import UserError, refuse
+from course_lib.environment import Environment, explain, say
+
+ROOT = Path(__file__).resolve().parent
+NOTEBOOKS, WORK, BENCH = ROOT / "notebooks", ROOT / "work", ROOT / "tests" / "bench"
+HERE = Environment(ROOT)
+
+
+def demo(arguments):
+    return run(HERE.python_for([]), ["-m", "course_lib", "demo"] + arguments)
+
+
+def lab(arguments):
+    python = HERE.python_for(["lab"])
+    for source in sorted(NOTEBOOKS.rglob("*")):
+        target = WORK / source.relative_to(NOTEBOOKS)
+        if not source.is_file() or ".ipynb_checkpoints" in source.parts:
+            continue
+        if target.exists():
+            say("kept    %s (yours)" % target.relative_to(ROOT))
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(str(source), str(target))
+            say("copied  %s" % target.relative_to(ROOT))
+    return run(python, ["-m", "jupyterlab"] + arguments, folder=WORK)
+
+
+def test(arguments):
+    options = [] if "--all" in arguments else ["-m", "not slow and not gpu and not browser"]
+    chosen = [a for a in arguments if a != "--all"]
+    return run(HERE.python_for(["dev"]), ["-m", "pytest"] + options + (chosen or ["-n", "auto", "--maxprocesses", "4"]))
+
+
+def bench(arguments):
+    there = sorted(path.stem for path in BENCH.glob("[a-z]*.py"))
+    if not arguments or arguments[0] not in there:
+        raise UserError("bench wants one of these names: %s" % (", ".join(there) or "(there are none)"))
+    return run(HERE.python_for(["lab"]), [str(BENCH / (arguments[0] + ".py"))] + arguments[1:])
+
+
+def doctor(arguments):
+    """Installs nothing: it is asked when something is wrong."""
+    python = str(HERE.venv_python) if HERE.missing(["lab"]) and HERE.venv_python.exists() else sys.executable
+    return run(python, ["-m", "course_lib", "doctor"] + arguments)
+
+
+def check(arguments):
+    python = HERE.python_for(["lab"])
+    prefill = ["prefill", "--prompt-len", "200", "--chunk", "1,7,64,ragged", "--hit", "48", "--backend"]
+    items = [("environment", ["doctor"])]
+    for backend in ("numpy", "torch"):
+        items.append(("%s: K, V and logits in chunks equal one pass, bit for bit" % backend, prefill + [backend]))
+    for book in sorted(NOTEBOOKS.glob("*.ipynb")) + sorted(WORK.glob("*.ipynb")):
+        items.append(("%s can be opened" % book.relative_to(ROOT), ["doctor", str(book)]))
+    wrong = 0
+    for what, command in items:
+        done = subprocess.run(
+            [python, "-m", "course_lib"] + command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **child(ROOT)
+        )
+        said = done.stdout.decode("utf-8", "replace").split("\n")
+        wrong += done.returncode != 0
+        say("ok    " + what if done.returncode == 0 else "FAIL  %s: %s" % (what, "; ".join(filter(None, said[-3:]))))
+    say("Something is wrong. `python3 course.py doctor` says more." if wrong else "All is well.")
+    return 1 if wrong else 0
+
+
+COMMANDS = {"demo": demo, "lab": lab, "check": check, "test": test, "doctor": doctor, "bench": bench}
+
+
+def child(folder):
+    """How the project's own commands are started: they find course_lib and autograder from any folder."""
+    path = os.pathsep.join([str(ROOT)] + [p for p in [os.environ.get("PYTHONPATH")] if p])
+    return {"cwd": str(folder), "env": dict(os.environ, PYTHONPATH=path)}
+
+
+def run(python, command, folder=ROOT):
+    """The command's exit code. Ctrl-C is the command's to handle (JupyterLab asks, pytest sums up)."""
+    process = subprocess.Popen([python] + command, **child(folder))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        code = process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return code if code >= 0 else 128 - code
+
+
+def main(arguments):
+    name = arguments[0] if arguments else "--help"
+    if name not in COMMANDS or "--help" in arguments or "-h" in arguments:
+        if name.strip("-") in COMMANDS or name in ("-h", "--help", "help"):
+            say(__doc__.strip())
+            return 0
+        return refuse("course.py", "no command %r; there are %s" % (name, ", ".join(COMMANDS)))
+    try:
+        return COMMANDS[name](arguments[1:])
+    except UserError as error:
+        return refuse("course.py", error)
+    except OSError as error:
+        return refuse("course.py", "%s (%s)" % (explain(str(error)), error))
+    except KeyboardInterrupt:
+        refuse("course.py", "stopped; run it again to go on")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

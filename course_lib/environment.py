@@ -1,0 +1,243 @@
+"""An environment for course.py's commands: the active one where it will do, else a .venv made here.
+
+Standard library only: this runs before anything is installed.
+"""
+
+import ast
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+from course_lib.cli import UserError
+
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+CPU_TORCH_MB, PLAIN_TORCH_MB = 200, (3_000 if sys.platform == "linux" else 250)
+DOWNLOAD_MB = {"": 30, "lab": 100, "dev": 150}  # all but torch, rounded up
+PIP_SETTINGS = {"PIP_RETRIES": "2", "PIP_PROGRESS_BAR": "off", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+# What the output of a failed step contains -> why, and what to do. The first that fits is said.
+REMEDIES = {
+    r"ensurepip is not|No module named '?(venv|ensurepip)": "this Python cannot make virtual environments. On Debian "
+    "and Ubuntu: sudo apt install python3-venv; elsewhere use Python from python.org or conda",
+    r"No space left on device": "the disk is full. Free about 2 GB, then run this again",
+    r"Read-only file system|Permission denied|WinError 5\b": "a folder cannot be written. Move the project to a "
+    "folder of your own, or close the programs that use its .venv, then run this again",
+    r"CERTIFICATE_VERIFY_FAILED|SSLError": "the package index's certificate is not trusted here. Behind a company "
+    "proxy set PIP_CERT to the proxy's certificate file, then run this again",
+    r"(Connection|Timeout|Proxy)Error|connection broken|[Tt]imed out|Temporary failure|getaddrinfo failed": "pip "
+    "cannot reach the package index. Check the network (a proxy goes into HTTPS_PROXY), then run this again",
+}
+
+
+class Environment:
+    """Decides which Python runs a command of the project in `root`, and sets one up when there is none.
+
+    root    folder with pyproject.toml and constraints.txt; .venv and .venv.log are made there, nowhere else
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.venv, self.log = root, root / ".venv", root / ".venv.log"
+        self.venv_python = self.venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        self.stamp = self.venv / "course.json"  # {"of": digest, "extras": what is installed, "done": bool}
+
+    def python_for(self, extras: Iterable[str]) -> str:
+        """Path of a Python that has the core and these extras of pyproject.toml; installs them at need."""
+        if not self.missing(extras):
+            return sys.executable
+        if not self.venv_has(extras):
+            self.set_up(set(extras))
+        return str(self.venv_python)
+
+    def missing(self, extras: Iterable[str]) -> list[str]:
+        """The requirements of the core and these extras that the running Python's environment does not satisfy."""
+        return [line for line in self.requirements(extras) if not is_satisfied(line)]
+
+    def requirements(self, extras: Iterable[str]) -> list[str]:
+        """Requirement lines of pyproject.toml (read as Python lists: Python 3.10 has no tomllib)."""
+        text = (self.root / "pyproject.toml").read_text(encoding="utf-8")
+        lists = {name: ast.literal_eval(body) for name, body in re.findall(r"^(\w+) = (\[\n.*?^\])", text, re.M | re.S)}
+        found, wanted = list(lists["dependencies"]), list(extras)
+        for extra in wanted:
+            for line in lists[extra]:
+                own = re.fullmatch(r"chunked-prefill-course\[(.*)\]", line)
+                wanted.extend(own[1].split(",")) if own else found.append(line)
+        return found
+
+    def venv_has(self, extras: Iterable[str]) -> bool:
+        have = self._read_stamp()
+        return bool(
+            have
+            and have["done"]
+            and have["of"] == self._asked_for()
+            and self.venv_python.exists()
+            and ("dev" in have["extras"] or set(extras) <= set(have["extras"]))
+        )
+
+    def set_up(self, extras: set[str]) -> None:
+        """Make .venv if need be and install the project with these extras into it.
+
+        What an earlier set-up installed stays usable if this one fails; one that was killed is redone from nothing.
+        """
+        before = self._read_stamp()
+        if before is None and self.venv.exists():
+            raise UserError(
+                f"{self.venv} was not made by course.py. Activate it and install into it (pip install -e "
+                f'"{self._target(extras)}"), or delete it; then run this again'
+            )
+        self.log.write_text("", encoding="utf-8")
+        say(f"Setting up {self.venv.name}, once; details go to {self.log.name}")
+        if not (before and before["done"] and self.venv_python.exists()):
+            if self.venv.exists():
+                say("  the last set-up was not finished: starting over")
+                shutil.rmtree(self.venv)
+            self.venv.mkdir()
+            self._write_stamp(set(), done=False)
+            self._step("making a virtual environment", [sys.executable, "-m", "venv", str(self.venv)])
+            before = None
+        have = set(before["extras"]) if before else set()
+        self._write_stamp(have, done=False)
+        try:
+            self._install(have | extras, fetch_torch=bool(extras) and not have & {"lab", "dev"})
+        except UserError:  # pip undoes what it could not finish
+            if before:
+                self.stamp.write_text(json.dumps(before), encoding="utf-8")
+            raise
+        self._write_stamp(have | extras, done=True)
+
+    def _install(self, extras: set[str], fetch_torch: bool) -> None:
+        if fetch_torch and sys.platform == "linux" and not has_nvidia_gpu():
+            fetch_torch = not self._cpu_torch()
+        megabytes = max(DOWNLOAD_MB[e] for e in ["", *extras] if e in DOWNLOAD_MB) + PLAIN_TORCH_MB * fetch_torch
+        what = f"{'torch, ' if fetch_torch else ''}{'Jupyter and the rest' if extras else 'NumPy'}"
+        size = f"{megabytes / 1000:.0f} GB" if megabytes > 1000 else f"{megabytes} MB"
+        wanted = ["-c", "constraints.txt", "-e", self._target(extras)]
+        self._step(f"{what}, up to {size} to download", self._pip(*wanted))
+
+    def _cpu_torch(self) -> bool:
+        """True if torch's CPU build was had: from wherever pip looks anyway, else from PyTorch's own index.
+
+        In this order: a mirror, a cache or a wheel on disk may be all there is, and an index that cannot be reached
+        costs pip minutes of retries, package by package.
+        """
+        pin = re.search(r"^torch==(\S+)", (self.root / "constraints.txt").read_text(encoding="utf-8"), re.M)[1]
+        what, want = f"torch {pin}, CPU build, {CPU_TORCH_MB} MB", f"torch=={pin}+cpu"
+        if self._step(f"{what}, if pip's index has it", self._pip(want), may_lack=True):
+            return True
+        try:
+            urllib.request.urlopen(f"{CPU_INDEX}/torch/", timeout=5).close()
+        except OSError:
+            say("  PyTorch's CPU index cannot be reached: torch comes with CUDA libraries, which are not needed here")
+            return False
+        return self._step(f"{what}, from pytorch.org", self._pip(want, "--extra-index-url", CPU_INDEX), may_lack=True)
+
+    def _pip(self, *arguments: str) -> list[str]:
+        return [str(self.venv_python), "-m", "pip", "install", *arguments]
+
+    def _step(self, what: str, command: list[str], may_lack: bool = False) -> bool:
+        """Run a command into the log while showing that time passes. False: what was asked for is not on offer."""
+        line, settings = Progress(what), PIP_SETTINGS | os.environ
+        with open(self.log, "ab") as log:
+            start = log.tell()
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.root, env=settings
+            )
+            try:
+                while child.poll() is None:
+                    try:
+                        child.wait(timeout=1)
+                    except subprocess.TimeoutExpired:
+                        line.tick()
+            except KeyboardInterrupt:
+                child.terminate()
+                child.wait()
+                raise
+        if child.returncode == 0:
+            line.end("done")
+            return True
+        text = self.log.read_bytes()[start:].decode("utf-8", "replace")
+        if shutil.disk_usage(self.root).free < 2**20:  # then the log could not be written either
+            text = "No space left on device"
+        reason = explain(text)
+        if may_lack and reason.startswith("nothing"):
+            line.end("it does not")
+            return False
+        line.end("failed")
+        raise UserError(f"{reason} (log: {self.log})")
+
+    def _target(self, extras: set[str]) -> str:
+        return f".[{','.join(sorted(extras))}]" if extras else "."
+
+    def _asked_for(self) -> str:
+        """Digest of all that decides what belongs in .venv, its own place included."""
+        files = [(self.root / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
+        return hashlib.sha256(b"\0".join([os.fsencode(self.root), *files])).hexdigest()
+
+    def _read_stamp(self) -> dict | None:
+        try:
+            return json.loads(self.stamp.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def _write_stamp(self, extras: set[str], done: bool) -> None:
+        state = {"of": self._asked_for(), "extras": sorted(extras), "done": done}
+        self.stamp.write_text(json.dumps(state), encoding="utf-8")
+
+
+class Progress:
+    """One line that counts the seconds on a terminal; a line now and then elsewhere."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.seconds, self.live = what, 0, sys.stdout.isatty()
+        say(f"  {what} ...", end="" if self.live else "\n")
+
+    def tick(self) -> None:
+        self.seconds += 1
+        if self.live:
+            say(f"\r  {self.what} ... {self.seconds} s", end="")
+        elif self.seconds % 15 == 0:
+            say(f"    {self.seconds} s so far")
+
+    def end(self, how: str) -> None:
+        say(f"\r  {self.what} ... {how}, {self.seconds} s" if self.live else f"    {how}, {self.seconds} s")
+
+
+def say(text: str, end: str = "\n") -> None:
+    print(text, end=end, flush=True)
+
+
+def is_satisfied(requirement: str) -> bool:
+    """Does the running Python's environment hold this requirement, such as "torch>=2.6,<3"?"""
+
+    def numbers(version: str) -> tuple[int, ...]:
+        return tuple(int(n) for n in re.findall(r"\d+", version.split("+")[0]))
+
+    name, bounds = re.fullmatch(r"([\w.-]+)(.*)", requirement).groups()
+    try:
+        have = numbers(metadata.version(name))
+    except (metadata.PackageNotFoundError, KeyError, AttributeError):  # absent, or its metadata is damaged
+        return False
+    return all((have >= numbers(v)) == (op == ">=") for op, v in re.findall(r"(>=|<)([\d.]+)", bounds))
+
+
+def has_nvidia_gpu() -> bool:
+    return bool(shutil.which("nvidia-smi")) or os.path.exists("/proc/driver/nvidia/version")
+
+
+def explain(text: str) -> str:
+    """One line that says why something with this output failed, and what to do."""
+    for pattern, remedy in REMEDIES.items():
+        if re.search(pattern, text):
+            return remedy
+    here = f"Python {sys.version_info[0]}.{sys.version_info[1]} on this system"
+    if absent := re.search(r"No matching distribution found for (\S+)", text):
+        return f"nothing that fits {absent[1]} is on offer for {here}. Try Python 3.11"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"it failed, and the last thing said was: {lines[-1] if lines else 'nothing'}"
