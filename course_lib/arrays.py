@@ -15,6 +15,18 @@ def cast(x, dtype):
     return x.astype(dtype, copy=False) if isinstance(x, np.ndarray) else x.to(dtype)
 
 
+def like(x, array: np.ndarray):
+    """A NumPy array as x's kind of array, on x's device, with its own dtype."""
+    return array if isinstance(x, np.ndarray) else sys.modules["torch"].from_numpy(array).to(x.device)
+
+
+def zeros(x, shape: tuple[int, ...], dtype=None):
+    """Zeros of x's kind of array, on x's device, in `dtype` (x's if not given)."""
+    if isinstance(x, np.ndarray):
+        return np.zeros(shape, dtype or x.dtype)
+    return sys.modules["torch"].zeros(shape, dtype=dtype or x.dtype, device=x.device)
+
+
 def to_numpy(x) -> np.ndarray:
     """The same values on the CPU as NumPy; bfloat16 and float16 become float32, which holds them exactly."""
     if isinstance(x, np.ndarray):

@@ -8,7 +8,7 @@ from decimal import Context, Decimal
 
 import numpy as np
 
-from course_lib.arrays import cast, namespace
+from course_lib.arrays import cast, like, namespace
 
 # pi/2 in three parts, as in fdlibm's __ieee754_rem_pio2: n times the first or second is exact for n < 2**20.
 _HALF_PI = (1.57079632673412561417e00, 6.07710050630396597660e-11, 2.02226624879595063154e-21)
@@ -105,3 +105,25 @@ def _polynomial(x: np.ndarray, coefficients: tuple[float, ...]) -> np.ndarray:
     for c in coefficients[1:]:
         total = total * x + c
     return total
+
+
+class RopeTable:
+    """Cosines and sines by position, computed on the CPU once and kept beside the model's weights."""
+
+    def __init__(self, head_dim: int, theta: float, beside):
+        self._head_dim, self._theta, self._beside = head_dim, theta, beside
+        self._cos, self._sin = (like(beside, x) for x in rope_cos_sin(np.arange(256), head_dim, theta))
+
+    def __call__(self, positions: np.ndarray):
+        """cos, sin [tokens, head_dim // 2] float32 of the model's library and device; the table grows as needed."""
+        if positions.size and positions.min() < 0:
+            raise ValueError(f"position {positions.min()} is negative. Positions are absolute and start at 0.")
+        longest = int(positions.max(initial=0)) + 1
+        if longest > len(self._cos):
+            if longest > MAX_ANGLE:
+                raise ValueError(f"position {longest - 1} is beyond {MAX_ANGLE - 1:.0f}, where the angle reduction ends.")
+            longest = 1 << (longest - 1).bit_length()
+            cos_sin = rope_cos_sin(np.arange(longest), self._head_dim, self._theta)
+            self._cos, self._sin = (like(self._beside, x) for x in cos_sin)
+        index = like(self._beside, positions)
+        return self._cos[index], self._sin[index]

@@ -1,0 +1,204 @@
+"""A Llama-shaped language model over a paged KV cache: RMSNorm, RoPE, grouped-query attention, SwiGLU.
+
+`forward` takes a ragged batch: chunks of any length from any number of requests; a decode is a chunk of
+one. It has no notion of prefill and no state of its own: what earlier tokens left is in the pool.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from course_lib import rope
+from course_lib.arrays import like, namespace, zeros
+from course_lib.attention.paged import attend_paged
+from course_lib.cache.pool import KVPool
+from course_lib.invariant import Arithmetic, arithmetic
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Sizes of a Llama-shaped model; the comments give Hugging Face's name where it differs."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int  # num_hidden_layers
+    q_heads: int  # num_attention_heads
+    kv_heads: int  # num_key_value_heads
+    head_dim: int
+    intermediate_size: int
+    rms_norm_eps: float = 1e-5
+    rope_theta: float = 10000.0
+    tie_word_embeddings: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "hidden_size", "num_layers", "q_heads", "kv_heads", "head_dim", "intermediate_size")
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}; it must be at least 1.")
+        if self.q_heads % self.kv_heads:
+            raise ValueError(f"q_heads={self.q_heads} is not a multiple of kv_heads={self.kv_heads}.")
+
+
+@dataclass(frozen=True)
+class ChunkInput:
+    """One request's part of a forward: its tokens [start, start + len(token_ids)), and where its KV lives."""
+
+    token_ids: Sequence[int]
+    start: int
+    block_table: Sequence[int]
+    cached: int = 0  # of `start`, how many tokens came from the prefix cache
+    wants_logits: bool = False  # of its last token: true for the chunk that ends the prompt, and for decodes
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """The places where chunked prefill can go wrong. The defaults are right; a learner's function, or a
+    known fault, takes the place of one. None means the library's own way.
+
+    mask(chunk_len, cached_len)        bool [chunk_len, cached_len + chunk_len]
+    positions(cached, computed, take)  int [take], given to RoPE for q and k
+    key_positions(...)                 the same, for k alone
+    write_slots(slots, start)          where the tokens of `slots[start:]` are stored instead of there
+    read_slots(slots, cached)          the slots that attention reads instead of `slots`
+
+    `slots` are those of the request's tokens 0, 1, ... in order. Slot 0 is free for writes that must
+    go nowhere: prefill keeps block 0 out of every table (the null block, as in vLLM).
+    """
+
+    mask: Callable | None = None
+    positions: Callable | None = None
+    key_positions: Callable | None = None
+    write_slots: Callable | None = None
+    read_slots: Callable | None = None
+
+
+RIGHT = Wiring()
+
+
+class Model:
+    """Weights in one arithmetic, on one device. `weights`: see weights.expected_shapes; [inner, columns] each."""
+
+    def __init__(self, config: ModelConfig, weights: dict, arith: str = "tile", tile_rows: int = 32, sha256: str = ""):
+        self.config, self.sha256 = config, sha256
+        self.arith: Arithmetic = arithmetic(arith, tile_rows)
+        self._weights = weights
+        self.embedding = weights["embedding"]
+        self.final_norm = weights["final_norm"]
+        head = self.embedding.T if config.tie_word_embeddings else weights["lm_head"]
+        self.lm_head = self.arith.prepare(head)
+        self.layers = []
+        for layer in weights["layers"]:
+            matrices = {name: self.arith.prepare(w) for name, w in layer.items() if w.ndim == 2}
+            self.layers.append({**layer, **matrices})
+        self._rope = rope.RopeTable(config.head_dim, config.rope_theta, self.embedding)
+
+    def with_arithmetic(self, name: str) -> "Model":
+        """The same weights in another arithmetic."""
+        return Model(self.config, self._weights, name, sha256=self.sha256)
+
+    def new_pool(self, num_blocks: int, block_size: int, fill: float = np.nan) -> KVPool:
+        """An empty pool of this model's dtype, on its device."""
+        x, c = self.embedding, self.config
+        xp = namespace(x)
+        device = {} if xp is np else {"device": x.device}
+        return KVPool(
+            lambda shape: xp.empty(shape, dtype=x.dtype, **device),
+            c.num_layers, num_blocks, block_size, c.kv_heads, c.head_dim, fill,
+        )  # fmt: skip
+
+    def forward(self, chunks: Sequence[ChunkInput], pool: KVPool, wiring: Wiring = RIGHT):
+        """Compute the chunks' tokens: write their K and V into the pool, in every layer, before any attention reads.
+
+        returns   logits [chunks that want them, vocab_size] of each such chunk's last token, in batch order
+
+        Raises ValueError before the pool changes when a slot, a mask or a position is not usable.
+        """
+        batch = _Batch(chunks, pool, wiring)
+        arith, c = self.arith, self.config
+        ids = np.concatenate([np.asarray(chunk.token_ids, dtype=np.int64) for chunk in chunks])
+        if ids.size and not (0 <= ids.min() and ids.max() < c.vocab_size):
+            raise ValueError(f"token ids reach {ids.min()} .. {ids.max()}; the vocabulary is 0 .. {c.vocab_size - 1}.")
+        cos, sin = self._rope(batch.q_positions)
+        key_cos, key_sin = self._rope(batch.key_positions)
+        x = self.embedding[like(self.embedding, ids)]
+        q_width, kv_width = c.q_heads * c.head_dim, c.kv_heads * c.head_dim
+
+        for number, w in enumerate(self.layers):
+
+            def qkv(rows, w=w):
+                return arith.matmul(arith.rms_norm(rows, w["attention_norm"], c.rms_norm_eps), w["qkv"])
+
+            def mlp(rows, w=w):
+                both = arith.matmul(arith.rms_norm(rows, w["mlp_norm"], c.rms_norm_eps), w["gate_up"])
+                gate, up = both[:, : c.intermediate_size], both[:, c.intermediate_size :]
+                return arith.matmul(arith.silu_mul(gate, up), w["down"])
+
+            projected = arith.by_rows(qkv, x, batch.rows)
+            q = projected[:, :q_width].reshape(-1, c.q_heads, c.head_dim)
+            k = projected[:, q_width : q_width + kv_width].reshape(-1, c.kv_heads, c.head_dim)
+            v = projected[:, q_width + kv_width :].reshape(-1, c.kv_heads, c.head_dim)
+            pool.write(number, batch.write_slots, rope.rotate(k, key_cos, key_sin), v)
+            q = rope.rotate(q, cos, sin)
+            attended = attend_paged(q, pool, number, batch.read_slots, batch.starts, batch.masks, arith.name)
+            x = x + arith.by_rows(lambda rows, w=w: arith.matmul(rows, w["o"]), attended.reshape(len(ids), q_width), batch.rows)
+            x = x + arith.by_rows(mlp, x, batch.rows)
+
+        if not len(batch.last_rows):
+            return zeros(x, (0, c.vocab_size))
+
+        def head(rows):
+            return arith.matmul(arith.rms_norm(rows, self.final_norm, c.rms_norm_eps), self.lm_head)
+
+        return arith.by_rows(head, x[like(x, batch.last_rows)], batch.rows[batch.last_rows])
+
+
+class _Batch:
+    """What a forward needs to know of its chunks, in integers, checked before anything is written."""
+
+    def __init__(self, chunks: Sequence[ChunkInput], pool: KVPool, wiring: Wiring):
+        if not chunks:
+            raise ValueError("a forward needs at least one chunk.")
+        rows, q_positions, key_positions, write_slots, last_rows = [], [], [], [], []
+        self.starts, self.masks, self.read_slots = [], [], []
+        for chunk in chunks:
+            take, stop = len(chunk.token_ids), chunk.start + len(chunk.token_ids)
+            if take < 1 or not 0 <= chunk.cached <= chunk.start:
+                raise ValueError(f"a chunk of {take} tokens at {chunk.start} with {chunk.cached} cached is not possible.")
+            own = pool.slots(chunk.block_table, 0, stop)
+            call = (chunk.cached, chunk.start - chunk.cached, take)
+            rows.append(np.arange(chunk.start, stop))
+            q_positions.append(_positions(wiring.positions or rope.positions, call))
+            key_positions.append(_positions(wiring.key_positions or wiring.positions or rope.positions, call))
+            write = own[chunk.start :]
+            write_slots.append(write if wiring.write_slots is None else wiring.write_slots(own, chunk.start))
+            self.read_slots.append(own if wiring.read_slots is None else wiring.read_slots(own, chunk.cached))
+            self.starts.append(chunk.start)
+            self.masks.append(None if wiring.mask is None else _mask(wiring.mask, take, chunk.start))
+            if chunk.wants_logits:
+                last_rows.append(sum(len(r) for r in rows) - 1)
+        self.rows = np.concatenate(rows)
+        self.q_positions, self.key_positions = np.concatenate(q_positions), np.concatenate(key_positions)
+        self.write_slots = pool.check(np.concatenate(write_slots))
+        self.last_rows = np.array(last_rows, dtype=np.int64)
+
+
+def _mask(function, chunk_len: int, cached_len: int) -> np.ndarray:
+    mask = np.asarray(function(chunk_len, cached_len))
+    want = (chunk_len, cached_len + chunk_len)
+    if mask.shape != want:
+        raise ValueError(f"the mask has shape {mask.shape}, expected {want}: a row per new token, a column per key.")
+    if mask.dtype != bool:
+        raise ValueError(f"the mask has dtype {mask.dtype}, expected bool: True where a query sees a key.")
+    if not mask.any(axis=1).all():
+        row = int(np.argmin(mask.any(axis=1)))
+        raise ValueError(f"row {row} of mask({chunk_len}, {cached_len}) sees no key. A token always sees itself.")
+    return mask
+
+
+def _positions(function, call: tuple[int, int, int]) -> np.ndarray:
+    positions = np.asarray(function(*call))
+    if positions.shape != (call[2],) or positions.dtype.kind not in "iu":
+        got = f"shape {positions.shape} and dtype {positions.dtype}"
+        raise ValueError(f"positions{call} has {got}, expected ({call[2]},) integers: one for each new token.")
+    return positions.astype(np.int64)
