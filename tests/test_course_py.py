@@ -1,0 +1,181 @@
+"""course.py: what it does before anything is installed, and what each command starts."""
+
+import ast
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from starting import assert_refused, start
+
+import course
+from course_lib.environment import Environment
+
+ROOT = Path(__file__).parents[1]
+
+
+# ---- before anything is installed
+
+
+def other_pythons(last_minor):
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = {name: path for m in range(last_minor + 1) if (path := shutil.which(name := f"python3.{m}"))}
+    found |= {path.parents[1].name: path for path in versions.glob("*/bin/python")}
+    for name, path in sorted(found.items()):
+        ask = [path, "-c", "import sys; print(sys.version_info < (3, 10))"]
+        asked = subprocess.run(ask, capture_output=True, text=True)
+        if asked.stdout.strip() == "True":
+            yield name, path
+
+
+def test_a_python_that_is_too_old_gets_one_line():
+    pythons = list(other_pythons(9))
+    if not pythons:
+        pytest.skip("no Python below 3.10 is installed here")
+    for name, python in pythons:
+        done = subprocess.run([python, ROOT / "course.py", "demo"], capture_output=True, text=True)
+        assert_refused(done, "the course needs 3.10 to 3.13", "Python " + name.removeprefix("python")[:3])
+
+
+@pytest.mark.parametrize("version", [(2, 7), (3, 9), (3, 14)])
+def test_other_versions_are_turned_away_before_anything_is_imported(version):
+    trick = f"import sys, runpy; sys.version_info = {(*version, 0)}; runpy.run_path({str(ROOT / 'course.py')!r})"
+    done = subprocess.run([sys.executable, "-c", trick], capture_output=True, text=True)
+    assert_refused(done, f"Python {version[0]}.{version[1]};")
+
+
+def test_course_py_is_readable_to_the_pythons_that_it_turns_away():
+    tree = ast.parse((ROOT / "course.py").read_text(encoding="utf-8"), feature_version=(3, 4))
+    modern = (ast.JoinedStr, ast.AnnAssign, ast.NamedExpr, ast.Nonlocal, ast.Starred)
+    assert not [node for node in ast.walk(tree) if isinstance(node, modern)]
+    assert (ROOT / "course.py").read_bytes().isascii()
+
+
+def test_help_needs_nothing_but_the_standard_library(copy, bare_python, clean_env):
+    for arguments in ((), ("--help",), ("test", "--help"), ("demo", "-h")):
+        done = start(copy, *arguments, python=bare_python, env=clean_env)
+        assert done.returncode == 0
+        for command in course.COMMANDS:
+            assert f"python3 course.py {command}" in done.stdout
+    assert not (copy / ".venv").exists()
+
+
+def test_an_unknown_command_is_refused_with_the_known_ones(copy):
+    assert_refused(start(copy, "frobnicate"), "'frobnicate'", "demo, lab, check, test, doctor, bench")
+
+
+def test_an_unknown_bench_is_refused_with_the_known_ones(monkeypatch, tmp_path, capsys):
+    (tmp_path / "arithmetic.py").write_text("")
+    monkeypatch.setattr(course, "BENCH", tmp_path)
+    assert course.main(["bench"]) == course.main(["bench", "../../course"]) == 2
+    assert capsys.readouterr().err.count("one of these names: arithmetic") == 2
+
+
+# ---- an environment that will do
+
+
+def test_an_active_environment_that_has_what_is_needed_is_used_as_it_is(copy):
+    done = start(copy, "demo", "--json", "--flag=two words")
+    assert json.loads(done.stdout) == [sys.executable, ["demo", "--json", "--flag=two words"], str(copy)]
+    assert not (copy / ".venv").exists()
+
+
+def test_doctor_never_installs(copy, bare_python, clean_env):
+    done = start(copy, "doctor", "x.ipynb", python=bare_python, env=clean_env)
+    assert json.loads(done.stdout)[1] == ["doctor", "x.ipynb"]
+    assert not (copy / ".venv").exists()
+
+
+def test_the_exit_code_is_the_commands_own(copy):
+    (copy / "course_lib" / "__main__.py").write_text("raise SystemExit(9)")
+    assert start(copy, "demo").returncode == 9
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
+def test_ctrl_c_in_a_command_is_the_commands_to_handle(copy):
+    (copy / "course_lib" / "__main__.py").write_text(
+        "import time\nprint('ready', flush=True)\n"
+        "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    raise SystemExit(7)\n"
+    )
+    child = subprocess.Popen([sys.executable, copy / "course.py", "demo"], text=True, start_new_session=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdout.readline() == "ready\n"
+    os.killpg(child.pid, signal.SIGINT)
+    _, err = child.communicate(timeout=30)
+    assert (child.returncode, err) == (7, "")
+
+
+# ---- the commands
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What course.py would start, instead of starting it."""
+    calls = []
+    monkeypatch.setattr(course.HERE, "python_for", lambda extras: "/a python")
+    monkeypatch.setattr(course, "run", lambda python, command, folder=ROOT: calls.append((command, folder)) or 0)
+    return calls
+
+
+def test_lab_copies_what_is_new_and_never_overwrites(monkeypatch, tmp_path, started, capsys):
+    source, work = tmp_path / "notebooks", tmp_path / "work"
+    (source / "figures").mkdir(parents=True)
+    (source / ".ipynb_checkpoints").mkdir()
+    for name in ("02_mask.ipynb", "03_positions.ipynb", "figures/a.png", ".ipynb_checkpoints/02.ipynb"):
+        (source / name).write_text(f"new {name}")
+    work.mkdir()
+    (work / "02_mask.ipynb").write_text("my answer")
+    for name, value in (("ROOT", tmp_path), ("NOTEBOOKS", source), ("WORK", work)):
+        monkeypatch.setattr(course, name, value)
+    assert course.main(["lab", "--no-browser"]) == 0
+    assert (work / "02_mask.ipynb").read_text() == "my answer"
+    assert (work / "03_positions.ipynb").read_text() == "new 03_positions.ipynb"
+    assert (work / "figures" / "a.png").read_text() == "new figures/a.png"
+    assert not (work / ".ipynb_checkpoints").exists()
+    assert started == [(["-m", "jupyterlab", "--no-browser"], work)]
+    assert "02_mask.ipynb (yours)" in capsys.readouterr().out
+
+
+def test_test_leaves_out_the_long_ones_unless_told(started):
+    course.main(["test", "-k", "mask", "-x"])
+    course.main(["test", "--all", "-q"])
+    course.main(["test"])
+    chosen, everything, plain = (command[2:] for command, _ in started)
+    assert chosen == ["-m", "not slow and not gpu and not browser", "-k", "mask", "-x"]
+    assert everything == ["-q"]
+    assert plain[:2] == chosen[:2] and "-n" in plain
+
+
+def test_test_passes_its_words_to_pytest_and_fails_when_no_test_ran(copy):
+    if Environment(ROOT).missing(["dev"]):
+        pytest.skip("the running environment lacks some of the dev extra, so course.py would install it")
+    (copy / "tests").mkdir()
+    (copy / "tests" / "test_it.py").write_text(
+        "import pytest\ndef test_mask(): pass\ndef test_other(): assert 0\n"
+        "@pytest.mark.slow\ndef test_mask_long(): assert 0\n"
+    )
+    done = start(copy, "test", "-k", "mask")
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
+    assert start(copy, "test", "-k", "other").returncode == 1
+    assert start(copy, "test", "-k", "no_such_test").returncode == 5
+    assert start(copy, "test", "--all", "-k", "mask_long").returncode == 1
+
+
+def test_check_says_one_line_an_item_and_fails_when_one_does(copy):
+    if Environment(ROOT).missing(["lab"]):
+        pytest.skip("the running environment lacks some of the lab extra, so course.py would install it")
+    (copy / "notebooks").mkdir()
+    (copy / "notebooks" / "02_mask.ipynb").write_text("{}")
+    main = copy / "course_lib" / "__main__.py"
+    main.write_text("")
+    well = start(copy, "check")
+    assert well.returncode == 0 and well.stdout.count("ok    ") == 4, well.stdout
+    main.write_text("import sys\nif 'torch' in sys.argv: print('some detail'); sys.exit('layer 2 differs')")
+    ill = start(copy, "check")
+    assert ill.returncode == 1
+    assert [line[:4] for line in ill.stdout.splitlines()[:4]] == ["ok  ", "ok  ", "FAIL", "ok  "]
+    assert "layer 2 differs" in ill.stdout

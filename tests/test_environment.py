@@ -1,0 +1,266 @@
+"""Setting up on a stranger's computer; what can go wrong there is tried here for real where it can be."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from starting import assert_refused, start
+
+from course_lib.cli import UserError
+from course_lib.environment import Environment, explain, is_satisfied
+
+ROOT = Path(__file__).parents[1]
+CLOSED_INDEX = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull, "NO_PROXY": "*"}
+
+
+# ---- what is there
+
+@pytest.mark.parametrize(
+    ("requirement", "holds"),
+    [("numpy>=2.0,<3", True), ("numpy", True), ("numpy>=99", False), ("numpy<1.5", False), ("no-such-thing", False)],
+)
+def test_requirements_are_held_against_what_is_installed(requirement, holds):
+    assert is_satisfied(requirement) is holds
+
+
+@pytest.mark.parametrize(("installed", "holds"), [("2.13.0+cpu", True), ("2.6", True), ("2.5", False), ("3.0", False)])
+def test_a_version_with_a_build_tag_is_compared_by_its_numbers(monkeypatch, installed, holds):
+    monkeypatch.setattr("course_lib.environment.metadata.version", lambda name: installed)
+    assert is_satisfied("torch>=2.6,<3") is holds
+
+
+def test_the_lists_of_pyproject_are_read_as_a_toml_reader_reads_them():
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib to compare with")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    core, extras = project["dependencies"], project["optional-dependencies"]
+    here = Environment(ROOT)
+    assert here.requirements([]) == core
+    assert here.requirements(["lab"]) == core + extras["lab"]
+    assert here.requirements(["dev"]) == core + extras["dev"][1:] + extras["lab"] + extras["grade"]
+
+
+# ---- setting up
+
+
+class Recorder(Environment):
+    """An environment whose steps are noted, not run; `answers` maps a word of the command to what it does."""
+
+    def __init__(self, root, **answers):
+        super().__init__(root)
+        self.steps, self.answers = [], answers
+
+    def missing(self, extras):
+        return ["something"]
+
+    def _step(self, what, command, may_lack=False):
+        self.steps.append((what, command[1:]))
+        if "venv" in command:
+            self.venv_python.parent.mkdir(parents=True)
+            self.venv_python.write_text("")
+        for word, answer in self.answers.items():
+            if any(word in part for part in command):
+                if isinstance(answer, BaseException):
+                    raise answer
+                return answer
+        return True
+
+
+@pytest.fixture
+def laptop(monkeypatch):
+    """Linux, no NVIDIA GPU, PyTorch's index in reach."""
+    monkeypatch.setattr("course_lib.environment.sys.platform", "linux")
+    monkeypatch.setattr("course_lib.environment.has_nvidia_gpu", lambda: False)
+    monkeypatch.setattr("course_lib.environment.urllib.request.urlopen", lambda url, timeout: open(os.devnull))
+    monkeypatch.setattr("course_lib.environment.PLAIN_TORCH_MB", 3_000)
+
+
+def test_the_second_start_installs_nothing(copy, laptop):
+    first, second = Recorder(copy), Recorder(copy)
+    assert first.python_for(["dev"]) == second.python_for(["dev"]) == second.python_for(["lab"])
+    assert len(first.steps) == 3
+    assert second.steps == []
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
+def test_a_changed_list_of_packages_is_installed_into_the_same_environment(copy, laptop, name):
+    Recorder(copy).python_for(["lab"])
+    (copy / name).write_text((copy / name).read_text() + "\n# changed\n")
+    again = Recorder(copy)
+    again.python_for(["lab"])
+    assert [command[-1] for _, command in again.steps] == [".[lab]"]
+
+
+def test_a_folder_that_was_moved_is_set_up_again(copy, laptop):
+    Recorder(copy).python_for(["lab"])
+    moved = copy.rename(copy.with_name("elsewhere"))
+    assert not Recorder(moved).venv_has(["lab"])
+
+
+def test_what_was_installed_before_stays_usable_when_more_cannot_be_had(copy, laptop):
+    Recorder(copy).python_for(["lab"])
+    with pytest.raises(UserError, match="no network"):
+        Recorder(copy, dev=UserError("no network")).python_for(["dev"])
+    assert Recorder(copy).venv_has(["lab"])
+    assert not Recorder(copy).venv_has(["dev"])
+
+
+def test_more_extras_are_added_to_those_that_are_there(copy, laptop):
+    Recorder(copy).python_for([])
+    more = Recorder(copy)
+    more.python_for(["lab"])
+    assert not any("venv" in command for _, command in more.steps)
+    assert more.venv_has([]) and more.venv_has(["lab"])
+
+
+def test_a_set_up_that_was_killed_is_redone_from_nothing(copy, laptop):
+    with pytest.raises(KeyboardInterrupt):
+        Recorder(copy, constraints=KeyboardInterrupt()).python_for(["lab"])
+    (copy / ".venv" / "half-installed").write_text("")
+    again = Recorder(copy)
+    again.python_for(["lab"])
+    assert "venv" in again.steps[0][1]
+    assert not (copy / ".venv" / "half-installed").exists()
+
+
+def test_an_environment_that_is_not_ours_is_refused_and_left_alone(copy):
+    (copy / ".venv").mkdir()
+    (copy / ".venv" / "mine").write_text("precious")
+    with pytest.raises(UserError, match="not made by course.py"):
+        Recorder(copy).python_for(["lab"])
+    assert [path.name for path in (copy / ".venv").iterdir()] == ["mine"]
+
+
+def torch_steps(environment):
+    environment.python_for(["lab"])
+    return [(what, " ".join(command[3:])) for what, command in environment.steps if "pip" in command]
+
+
+def test_without_a_gpu_torch_comes_as_the_cpu_build_from_wherever_pip_looks_anyway(copy, laptop):
+    (_, first), (what, rest) = torch_steps(Recorder(copy))
+    assert first.startswith("torch==") and first.endswith("+cpu")
+    assert rest == "-c constraints.txt -e .[lab]"
+    assert "100 MB" in what
+
+
+def test_else_from_pytorchs_own_index(copy, laptop):
+    class OnlyThere(Recorder):
+        def _step(self, what, command, may_lack=False):
+            return super()._step(what, command, may_lack) and (not may_lack or "--extra-index-url" in command)
+
+    first, second, (what, _) = torch_steps(OnlyThere(copy))
+    assert second[1] == first[1] + " --extra-index-url https://download.pytorch.org/whl/cpu"
+    assert "100 MB" in what
+
+
+def test_else_the_cuda_build_with_its_size_said_first(copy, laptop, monkeypatch, capsys):
+    def unreachable(url, timeout):
+        raise OSError("no route")
+
+    monkeypatch.setattr("course_lib.environment.urllib.request.urlopen", unreachable)
+    first, (what, _) = torch_steps(Recorder(copy, **{"+cpu": False}))
+    assert "torch" in what and "3 GB" in what
+    assert "cannot be reached" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("platform", "gpu"), [("linux", True), ("darwin", False), ("win32", False)])
+def test_elsewhere_torch_is_what_the_constraints_pin(copy, laptop, monkeypatch, platform, gpu):
+    monkeypatch.setattr("course_lib.environment.sys.platform", platform)
+    monkeypatch.setattr("course_lib.environment.has_nvidia_gpu", lambda: gpu)
+    assert [command for _, command in torch_steps(Recorder(copy))] == ["-c constraints.txt -e .[lab]"]
+
+
+def test_the_core_alone_brings_no_torch(copy, laptop):
+    core = Recorder(copy)
+    core.python_for([])
+    assert [command[3:] for _, command in core.steps[1:]] == [["-c", "constraints.txt", "-e", "."]]
+
+
+# ---- set-ups that fail, for real
+
+
+def test_no_network_is_said_in_one_line_after_the_size(copy, bare_python, clean_env):
+    done = start(copy, "demo", python=bare_python, env=clean_env | CLOSED_INDEX)
+    assert_refused(done, "cannot reach the package index", "HTTPS_PROXY", ".venv.log")
+    assert "30 MB to download" in done.stdout
+    assert "Connection refused" in (copy / ".venv.log").read_text() or os.name == "nt"
+    assert not Environment(copy).venv_has([])
+
+
+DEBIAN = """\
+The virtual environment was not created successfully because ensurepip is not
+available.  On Debian/Ubuntu systems, you need to install the python3-venv
+package using the following command.
+
+    apt install python3.11-venv
+"""
+
+
+@pytest.mark.parametrize(
+    "venv_module",
+    [
+        f"print({DEBIAN!r}); raise SystemExit(1)",
+        "raise ModuleNotFoundError(\"No module named 'ensurepip'\")",
+        "raise SystemExit('/usr/bin/python3: No module named venv')",
+    ],
+)
+def test_a_python_without_venv_is_told_the_package_to_install(copy, bare_python, clean_env, tmp_path, venv_module):
+    (tmp_path / "venv.py").write_text(venv_module)
+    done = start(copy, "demo", python=bare_python, env=clean_env | {"PYTHONPATH": str(tmp_path)})
+    assert_refused(done, "sudo apt install python3-venv")
+
+
+def test_a_folder_that_cannot_be_written_is_said_in_one_line(copy, bare_python, clean_env):
+    if os.name == "nt":
+        pytest.skip("Windows has no read-only folders in this sense")
+    prefix = []
+    if os.geteuid() == 0:  # root may write anywhere, but not to a read-only mount
+        mount = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+        prefix = ["unshare", "-m", "sh", "-c", mount, str(copy)]
+        if not shutil.which("unshare") or subprocess.run([*prefix, "true"], capture_output=True).returncode:
+            pytest.skip("root can write to any folder, and unshare cannot make a read-only mount here")
+    copy.chmod(0o555)
+    try:
+        done = start(copy, "demo", python=bare_python, env=clean_env, prefix=prefix)
+    finally:
+        copy.chmod(0o755)
+    assert_refused(done, "cannot be written", "Move the project")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
+def test_ctrl_c_during_the_set_up_ends_it_in_one_line(copy, bare_python, clean_env, tmp_path):
+    (tmp_path / "venv.py").write_text("import time; time.sleep(60)")
+    env = clean_env | {"PYTHONPATH": str(tmp_path)}
+    child = subprocess.Popen([bare_python, copy / "course.py", "demo"], env=env, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while "virtual environment" not in child.stdout.readline():
+        assert child.poll() is None
+    time.sleep(0.5)  # the step is starting; a Ctrl-C before that ends it just as well
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=30)
+    assert child.returncode == 130
+    assert err.strip() == "course.py: stopped; run it again to go on"
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "the disk is full"),
+        ("ERROR: Could not install packages due to an OSError: [Errno 13] Permission denied: 'x'", "cannot be written"),
+        ("[WinError 5] Access is denied: 'C:\\\\x'", "cannot be written"),
+        ("NewConnectionError('<...>: Failed to establish a new connection: [Errno 111] Connection refused')\n"
+         "ERROR: No matching distribution found for numpy", "cannot reach the package index"),
+        ("NameResolutionError: [Errno 11001] getaddrinfo failed", "cannot reach the package index"),
+        ("ReadTimeoutError(\"HTTPSConnectionPool(host='x', port=443): Read timed out.\")", "cannot reach"),
+        ("SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] ...'))", "PIP_CERT"),
+        ("ERROR: Could not find a version\nERROR: No matching distribution found for torch==2.13.0", "torch==2.13.0"),
+        ("some words\nerror: a new kind of trouble\n\n", "a new kind of trouble"),
+        ("", "nothing"),
+    ],
+)  # fmt: skip
+def test_what_pip_says_is_explained_with_a_remedy(output, says):
+    assert says in explain(output)
+    assert "\n" not in explain(output)
