@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import secrets
+import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
 from autograder.build import ROOT, dump, nbgrader_metadata, notebook, notebook_cell, write_atomically
@@ -45,7 +48,7 @@ def make_course(directory: Path, seed: int | None = None, root: Path = ROOT) -> 
     for folder in sorted((directory / "source").iterdir()):
         if folder.is_dir() and folder.name not in notebooks:
             print(f"{folder}: not a notebook of this course (left alone)")
-    with gradebook(f"sqlite:///{directory.resolve() / 'gradebook.db'}") as book:
+    with _scripts_on_path(), gradebook(f"sqlite:///{directory.resolve() / 'gradebook.db'}") as book:
         for stem in notebooks:
             book.update_or_create_assignment(stem)
     print(f"Next: cd {directory} and nbgrader generate_assignment {next(iter(notebooks))}; `nbgrader` lists the rest.")
@@ -103,3 +106,14 @@ def _gradebook_class():
     except ImportError:
         raise UserError("nbgrader is not installed; it keeps the gradebook. Run: pip install -e .[grade]") from None
     return Gradebook
+
+
+@contextlib.contextmanager
+def _scripts_on_path() -> Iterator[None]:
+    """nbgrader starts `alembic` by its bare name; it stands beside this Python, whether or not that is on PATH."""
+    before = os.environ.get("PATH", "")
+    os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), before])
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before

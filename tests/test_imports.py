@@ -1,0 +1,177 @@
+"""Imports point one way: the table, read from the sources, so that an import inside a function counts too."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# module -> what of ours it may import; a name stands for that module and all inside it.
+# A new module needs a row here: where does it stand? Formulas, the planner and the trace know nothing of the engine.
+TABLE = {
+    "course_lib": "",
+    # formulas, and what every command shares
+    "course_lib.arrays": "",
+    "course_lib.cli": "",
+    "course_lib.masks": "",
+    "course_lib.rope": "arrays",
+    "course_lib.invariant": "arrays invariant",
+    "course_lib.attention": "arrays masks invariant attention",
+    # cache: the allocator and the prefix index (integers only) must not reach the tensors
+    "course_lib.cache": "",
+    "course_lib.cache.pool": "arrays",
+    # costs: integers, no engine
+    "course_lib.cost": "cli cost",
+    # the engine, bottom up
+    "course_lib.model": "arrays masks rope invariant attention cache.pool",
+    "course_lib.safetensors_file": "cli",
+    "course_lib.weights": "arrays cli safetensors_file model",
+    "course_lib.prefill": "arrays masks rope cache.pool model weights",
+    "course_lib.faults": "arrays masks rope cache.pool model weights prefill",
+    "course_lib.kv_diff": "arrays masks rope cache.pool model weights prefill faults",
+    # commands
+    "course_lib.environment": "cli",
+    # what a learner's check needs, and nothing that needs nbgrader or jupytext
+    "autograder": "",
+    "autograder.exercise": "",
+    "autograder.answers": "autograder.exercise course_lib.arrays",
+    "autograder.compare": "autograder.exercise autograder.answers",
+    "autograder.exercises": "autograder.exercise autograder.answers autograder.compare autograder.exercises course_lib",
+    "autograder.check": "autograder.exercise autograder.answers autograder.compare autograder.exercises course_lib",
+    # from solutions/ to notebooks and courses: knows no check
+    "autograder.source": "course_lib.cli",
+    "autograder.include": "autograder.source",
+    "autograder.build": "autograder.source autograder.include",
+    "autograder.course": "autograder.source autograder.include autograder.build course_lib.cli",
+    "autograder.nbgrader_config": "",
+    "autograder.__main__": "autograder.build autograder.course course_lib.cli",
+}
+NUMBERS_ONLY = {"course_lib.cost", "course_lib.cache.allocator", "course_lib.cache.prefix", "course_lib.schedule"}
+TORCH_AT_THE_TOP: set[str] = set()  # modules that need torch as soon as they are imported
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name -> file, of every module of ours."""
+    found = {}
+    for package in ("course_lib", "autograder"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            parts = file.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+MODULES = modules()
+
+
+def imports(name: str, *, everywhere: bool = True) -> set[str]:
+    """Dotted names that a module imports: anywhere in it, or only when it is itself imported."""
+    tree = ast.parse(MODULES[name].read_text("utf-8"))
+    found = set()
+    nodes = list(ast.walk(tree)) if everywhere else _run_on_import(tree)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} has a relative import; write the module's full name"
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (inside & MODULES.keys()) | ({node.module} if inside - MODULES.keys() else set())
+    return found
+
+
+def _run_on_import(node: ast.AST) -> list[ast.AST]:
+    children = [c for c in ast.iter_child_nodes(node) if not isinstance(c, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return [*children, *(found for child in children for found in _run_on_import(child))]
+
+
+def row(name: str) -> str | None:
+    """The table's row for a module: its own, or that of the nearest package with one."""
+    while name and name not in TABLE:
+        name = name.rpartition(".")[0]
+    return name if name not in ("", "course_lib", "autograder") else None
+
+
+def is_in(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def run(script: str) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, env=environment)
+
+
+BLOCK = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent!r}:
+            raise ModuleNotFoundError(f"{{name}} is blocked in this test", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def test_every_module_has_a_row_and_every_row_a_module():
+    unplaced = [name for name in MODULES if name not in TABLE and row(name) is None]
+    assert not unplaced, f"give {', '.join(unplaced)} a row in the table of tests/test_imports.py"
+    unused = [name for name in TABLE if name not in MODULES]
+    assert not unused, f"rows for modules that do not exist: {', '.join(unused)}"
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_a_module_imports_only_what_its_row_allows(name):
+    own_row = name if name in TABLE else row(name)
+    package = own_row.partition(".")[0]
+    allowed = [
+        word if word.startswith(("course_lib", "autograder")) else f"{package}.{word}"
+        for word in TABLE[own_row].split()
+    ]
+    ours = {found for found in imports(name) if found.partition(".")[0] in ("course_lib", "autograder")}
+    forbidden = {found for found in ours if not any(is_in(found, package) for package in allowed)}
+    assert not forbidden, f"{name} may import {TABLE[own_row] or 'nothing of ours'}, and imports {sorted(forbidden)}"
+
+
+def test_the_engine_never_imports_the_grader():
+    for name in MODULES:
+        if is_in(name, "course_lib"):
+            assert not any(is_in(found, "autograder") for found in imports(name)), name
+
+
+def test_planner_cost_and_allocator_meet_no_tensor():
+    for name in MODULES:
+        if any(is_in(name, package) for package in NUMBERS_ONLY):
+            assert not {"numpy", "torch"} & {found.partition(".")[0] for found in imports(name)}, name
+
+
+def test_torch_is_imported_only_where_it_is_asked_for():
+    at_top = {name for name in MODULES if "torch" in {f.partition(".")[0] for f in imports(name, everywhere=False)}}
+    assert at_top == TORCH_AT_THE_TOP
+
+
+def test_a_learners_check_needs_neither_nbgrader_nor_jupytext():
+    absent = ("nbgrader", "jupytext", "nbformat", "nbconvert", "pytest", "traitlets")
+    done = run(BLOCK.format(absent=absent) + "from autograder import check\nassert not sys.modules.keys() & {'torch'}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_engine_and_the_demo_need_numpy_alone():
+    names = [name for name in MODULES if is_in(name, "course_lib") and name != "course_lib.__main__"]
+    script = "import importlib\n" + "".join(f"importlib.import_module({name!r})\n" for name in names)
+    absent = ("torch", "safetensors", "matplotlib", "ipywidgets", "transformers", "nbgrader", "jupytext", "pytest")
+    done = run(BLOCK.format(absent=absent) + script)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_imports_of_a_module_are_really_found(tmp_path, monkeypatch):
+    """The table is only as good as the reader: lazy imports, `from package import module` and aliases count."""
+    file = tmp_path / "m.py"
+    file.write_text(
+        "import numpy as np\ndef f():\n    from course_lib import rope\n    import torch.nn\nfrom course_lib.cli import Parser\n"
+    )
+    monkeypatch.setitem(MODULES, "course_lib.m", file)
+    assert imports("course_lib.m") == {"numpy", "course_lib.rope", "torch.nn", "course_lib.cli"}
+    assert imports("course_lib.m", everywhere=False) == {"numpy", "course_lib.cli"}
