@@ -4,6 +4,7 @@
 one. It has no notion of prefill and no state of its own: what earlier tokens left is in the pool.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from course_lib.arrays import like, namespace, zeros
 from course_lib.attention.paged import attend_paged
 from course_lib.cache.pool import KVPool
 from course_lib.invariant import Arithmetic, arithmetic
+from course_lib.invariant.selftest import check_matmul
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,9 @@ class Model:
         for layer in weights["layers"]:
             matrices = {name: self.arith.prepare(w) for name, w in layer.items() if w.ndim == 2}
             self.layers.append({**layer, **matrices})
+        for name in ("qkv", "o", "gate_up", "down") if arith == "tile" else ():
+            for problem in check_matmul(self.layers[0][name], tile_rows):
+                warnings.warn(f"tile arithmetic is not bit-identical here. {problem}", stacklevel=2)
         self._rope = rope.RopeTable(config.head_dim, config.rope_theta, self.embedding)
 
     def with_arithmetic(self, name: str) -> "Model":
@@ -184,7 +189,7 @@ class _Batch:
 
 
 def _mask(function, chunk_len: int, cached_len: int) -> np.ndarray:
-    mask = np.asarray(function(chunk_len, cached_len))
+    mask = np.array(function(chunk_len, cached_len))
     want = (chunk_len, cached_len + chunk_len)
     if mask.shape != want:
         raise ValueError(f"the mask has shape {mask.shape}, expected {want}: a row per new token, a column per key.")

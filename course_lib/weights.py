@@ -4,10 +4,12 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 
 from course_lib.cli import UserError
+from course_lib.huggingface import read_config, weight_reader
 from course_lib.model import Model, ModelConfig
 
 SEEDED = {
@@ -47,6 +49,15 @@ def seeded_model(
         return array
 
     return build(config, make, converter(backend, dtype, device), arith, tile_rows)
+
+
+def load_model(
+    folder: Path, *, backend: str = "numpy", arith: str = "tile", dtype: str = "float32", device: str = "cpu"
+) -> Model:
+    """The model in a Hugging Face style folder. Raises UserError, in one line, for one that cannot be run here."""
+    convert = converter(backend, dtype, device)
+    config = read_config(folder)
+    return build(config, weight_reader(folder, config), convert, arith)
 
 
 def build(config: ModelConfig, make: Callable, convert: Callable, arith: str, tile_rows: int = 32) -> Model:

@@ -19,4 +19,5 @@ def silu_mul(gate, up):
     """silu(gate) * up in float32, rounded to gate's dtype. Not F.silu: its bits depend on the flat index."""
     xp = namespace(gate)
     wide = cast(gate, xp.float32)
-    return cast(wide / (1 + xp.exp(-wide)) * cast(up, xp.float32), gate.dtype)
+    sigmoid = 1 / (1 + xp.exp(-xp.clip(wide, -80, None)))  # below -80 the result is 0 all the same, without overflow
+    return cast(wide * sigmoid * cast(up, xp.float32), gate.dtype)

@@ -1,0 +1,38 @@
+"""The command line of the course: `python -m course_lib COMMAND`; `--help` of each shows an example."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from course_lib.cli import refuse, run_command
+
+# Before NumPy is imported. OpenBLAS threads wait by spinning: on a busy machine two threads were seen to take
+# seven times as long as one on the course's small matrices. A value that is set already is kept.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# command: (module with main(argv) -> exit code, what it does)
+COMMANDS = {
+    "demo": ("course_lib.demo", "chunked prefill on one screen, bit for bit; NumPy alone"),
+    "prefill": ("course_lib.commands.prefill", "compare prefill in chunks with one pass, bit for bit"),
+    "diff": ("course_lib.commands.diff", "where two saved KV caches part, and the likely cause"),
+    "doctor": ("course_lib.doctor", "what is installed and what is wrong; repairs a notebook"),
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        lines = [f"  {name:9} {what}" for name, (_, what) in COMMANDS.items()]
+        print("\n".join(["usage: python -m course_lib COMMAND [--help]", "", *lines, "", "example:", "  python -m course_lib demo"]))
+        return 0
+    if argv[0] not in COMMANDS:
+        return refuse("course_lib", f"no command {argv[0]!r}; there are {', '.join(COMMANDS)}.")
+    module = importlib.import_module(COMMANDS[argv[0]][0])
+    try:
+        return run_command(f"course_lib {argv[0]}", module.main, argv[1:])
+    except KeyboardInterrupt:
+        return refuse(f"course_lib {argv[0]}", "interrupted.")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
