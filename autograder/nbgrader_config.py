@@ -7,7 +7,15 @@ import json
 import re
 
 from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
-from nbgrader.preprocessors import GetGrades, NbGraderPreprocessor
+from nbgrader.preprocessors import (
+    CheckCellMetadata,
+    ClearOutput,
+    DeduplicateIds,
+    GetGrades,
+    NbGraderPreprocessor,
+    OverwriteCells,
+    OverwriteKernelspec,
+)
 from traitlets import List
 
 c = get_config()  # noqa: F821  (nbgrader defines it when it reads this file)
@@ -23,6 +31,25 @@ c.Execute.iopub_timeout = 30
 # `raise NotImplementedError("Exercise 2.1: ...")`, so this line need not raise. An exercise that you add yourself
 # needs such a line too, or an untouched cell defines a function that returns None.
 c.ClearSolutions.code_stub = {"python": "# Your code goes here, in place of the next line."}
+
+
+class ForgetCopies(DeduplicateIds):
+    """A learner who copies a cell copies its nbgrader metadata. Leave it on the last copy, and none on the others.
+
+    nbgrader 0.9.6 leaves an empty entry on them, then takes that for an old format and stops: everybody who comes
+    after this submission stays ungraded.
+    """
+
+    def preprocess(self, nb, resources):
+        nb, resources = super().preprocess(nb, resources)
+        for cell in nb.cells:
+            if cell.metadata.get("nbgrader") == {}:
+                del cell.metadata["nbgrader"]
+        return nb, resources
+
+
+# nbgrader's own list, with ForgetCopies in the place of DeduplicateIds.
+c.Autograde.sanitize_preprocessors = [ClearOutput, ForgetCopies, OverwriteKernelspec, OverwriteCells, CheckCellMetadata]
 
 
 class HideHiddenTests(NbGraderPreprocessor):

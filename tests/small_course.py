@@ -1,5 +1,6 @@
 """A course of one lesson in a temporary directory, for the tests of the builder."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -48,3 +49,8 @@ def make_root(directory: Path, lessons: dict[str, str] | str = LESSON) -> Path:
     for stem, text in lessons.items():
         (directory / "solutions" / f"{stem}.py").write_text(text, "utf-8")
     return directory
+
+
+def hidden_seeds(course):
+    """The seeds in the hidden checks of an nbgrader course."""
+    return set(re.findall(r"seed=(\d+)", "".join(file.read_text("utf-8") for file in course.glob("source/*/*.ipynb"))))

@@ -1,21 +1,21 @@
 """The course under untouched nbgrader: what it releases, what it grades, and what a student gets back."""
 
+import html
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 
 import nbformat
 import pytest
-from small_course import HALF, LESSON, SETUP, make_root
+from small_course import hidden_seeds
 
-from autograder.build import ROOT, dump, learner_notebook
-from autograder.course import MARK, make_course, source_notebook
+from autograder.build import ROOT, learner_notebook
+from autograder.course import MARK, make_course
+from autograder.exercises import EXERCISES
 from autograder.include import answer_of
 from autograder.source import read_lessons
-from course_lib.cli import UserError
 
 STUB_LINE = "# Your code goes here, in place of the next line."
 
@@ -30,126 +30,6 @@ def nbgrader(course, *arguments):
     done = subprocess.run(run, capture_output=True, text=True, cwd=course, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
-
-
-def tree(directory):
-    return {file.relative_to(directory): file.read_bytes() for file in directory.rglob("*") if file.is_file()}
-
-
-def hidden_seeds(course):
-    return set(re.findall(r"seed=(\d+)", "".join(file.read_text("utf-8") for file in course.glob("source/*/*.ipynb"))))
-
-
-# ---- the directory
-
-
-@pytest.fixture(scope="module")
-def made_once(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("small")
-    make_course(directory / "course", 7, make_root(directory / "root"))
-    return directory
-
-
-@pytest.fixture
-def course(made_once, tmp_path):
-    """A course of the small lesson with seed 7; its checkout is tmp_path / "root"."""
-    shutil.copytree(made_once, tmp_path, dirs_exist_ok=True)
-    return tmp_path / "course"
-
-
-def test_a_course_has_its_settings_a_seed_a_gradebook_and_a_source_for_each_notebook(course):
-    assert sorted(map(str, tree(course))) == [
-        MARK, "gradebook.db", "nbgrader_config.py", os.path.join("source", "01_small", "01_small.ipynb"),
-    ]  # fmt: skip
-
-
-def test_the_source_notebook_holds_the_answers_and_a_hidden_check_with_a_seed(course):
-    notebook = nbformat.read(course / "source" / "01_small" / "01_small.ipynb", as_version=4)
-    nbformat.validate(notebook)
-    cells = {cell.id: cell for cell in notebook.cells}
-    lines = cells["half-check"].source.split("\n")
-    assert lines[0] == 'check.half(half, group="values")' and lines[1] == "### BEGIN HIDDEN TESTS"
-    assert re.fullmatch(r'check\.half\(half, group="values", seed=\d{19}\)', lines[2])
-    assert lines[3:] == ["### END HIDDEN TESTS"]
-    assert "    ### BEGIN SOLUTION\n    # a comment that belongs" in cells["half-solution"].source
-    fields = {"schema_version": 3, "grade": True, "grade_id": "half__values", "locked": True, "solution": False}
-    assert cells["half-check"].metadata == {"nbgrader": fields | {"task": False, "points": 2}}
-
-
-def test_every_hidden_check_has_a_seed_of_its_own_that_the_courses_seed_decides(course, tmp_path):
-    lesson = read_lessons(tmp_path / "root")[0]
-
-    def seeds(seed):
-        return set(re.findall(r"seed=(\d+)", dump(source_notebook(lesson, tmp_path / "root", seed))))
-
-    assert len(hidden_seeds(course)) == 2 and hidden_seeds(course) == seeds(7)
-    assert not seeds(7) & seeds(8)
-
-
-def test_the_seed_is_for_the_instructors_eyes(course):
-    assert os.name == "nt" or (course / MARK).stat().st_mode & 0o077 == 0
-
-
-def test_formgrader_lists_the_assignments_at_once(course):
-    from nbgrader.apps.api import NbGraderAPI
-    from nbgrader.coursedir import CourseDirectory
-
-    api = NbGraderAPI(CourseDirectory(root=str(course)))
-    assert [(a["name"], a["status"]) for a in api.get_assignments()] == [("01_small", "draft")]
-    with api.gradebook as gradebook:
-        assert [assignment.name for assignment in gradebook.assignments] == ["01_small"]
-
-
-def test_a_second_run_updates_the_sources_and_keeps_seed_settings_and_grades(course, tmp_path):
-    seeds = hidden_seeds(course)
-    with (course / "nbgrader_config.py").open("a") as settings:
-        settings.write("# mine\n")
-    (course / "submitted").mkdir()
-    from nbgrader.api import Gradebook
-
-    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
-        gradebook.add_student("ada")
-    before = tree(course)
-    make_course(course, None, tmp_path / "root")
-    assert tree(course) == before
-    make_root(tmp_path / "root", LESSON.replace("what is half of three?", "what is half of four?"))
-    make_course(course, 7, tmp_path / "root")
-    changed = {str(file) for file, content in tree(course).items() if before.get(file) != content}
-    assert changed == {os.path.join("source", "01_small", "01_small.ipynb")}
-    assert hidden_seeds(course) == seeds
-    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
-        assert gradebook.find_student("ada")
-
-
-@pytest.mark.parametrize(
-    ("spoil", "seed", "complaint"),
-    [
-        (lambda course: (course / MARK).unlink(), None, "is not empty and has no"),
-        (lambda course: (course / MARK).write_text("{}"), None, "holds no seed"),
-        (lambda course: (course / MARK).write_text('{"seed": "x"}'), None, "holds no seed"),
-        (lambda course: (course / MARK).write_text("["), None, "holds no seed"),
-        (lambda course: None, 8, "has another seed already"),
-    ],
-)
-def test_a_directory_that_is_not_this_course_is_left_as_it_is(course, tmp_path, spoil, seed, complaint):
-    spoil(course)
-    before = tree(course)
-    with pytest.raises(UserError, match=complaint):
-        make_course(course, seed, tmp_path / "root")
-    assert tree(course) == before
-
-
-def test_a_file_in_the_place_of_the_course_is_refused(tmp_path):
-    (tmp_path / "course").write_text("")
-    with pytest.raises(UserError, match="is a file"):
-        make_course(tmp_path / "course", None, make_root(tmp_path / "root"))
-
-
-def test_a_bad_source_leaves_no_half_made_course(tmp_path):
-    root = make_root(tmp_path / "root", {"01_a": LESSON, "02_b": SETUP + HALF.replace("points=2", "points=0")})
-    with pytest.raises(UserError):
-        make_course(tmp_path / "course", None, root)
-    assert not (tmp_path / "course").exists()
 
 
 # ---- what nbgrader releases
@@ -204,3 +84,226 @@ def test_the_release_holds_no_answer_and_no_hidden_seed(real):
         for cell in lesson.cells:
             if cell.solution:
                 assert answer_of(lesson, cell, ROOT).hole.strip() not in sources
+
+
+# ---- what nbgrader grades
+
+
+def write_answers(notebook, answers):
+    """Put the text of an answer into each exercise's cell, as a learner does; imports stand above it."""
+    for cell in notebook.cells:
+        name = cell.metadata.get("nbgrader", {}).get("grade_id", "")
+        if name in answers:
+            cell.source = f"{EXERCISES[name].imports}\n\n\n{answers[name]}"
+    return notebook
+
+
+def submit(course, student, stem, notebook, *, newline="\n"):
+    folder = course / "submitted" / student / stem
+    folder.mkdir(parents=True)
+    (folder / f"{stem}.ipynb").write_bytes(nbformat.writes(notebook).replace("\n", newline).encode())
+
+
+def right(lesson):
+    """The answers of the course, as its author wrote them."""
+    parts = {c.solution: answer_of(lesson, c, ROOT) for c in lesson.cells if c.solution}
+    return {name: "\n".join(filter(None, (a.before, a.hole, a.after))) for name, a in parts.items()}
+
+
+def other(lesson):
+    """The last of each exercise's right answers: written otherwise than the course does."""
+    return {name: EXERCISES[name].right_answers[-1] for name in right(lesson)}
+
+
+def wrong(lesson, number):
+    """Each exercise's wrong answer of that number, where it has so many."""
+    kept = {name: EXERCISES[name].wrong_answers for name in right(lesson)}
+    return {name: answers[number].source for name, answers in kept.items() if number < len(answers)}
+
+
+def grade(course, stem):
+    """Autograde and make feedback: (student, grade id) -> points."""
+    from nbgrader.api import Gradebook
+
+    nbgrader(course, "autograde", stem)
+    nbgrader(course, "generate_feedback", stem)
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
+        submissions = gradebook.assignment_submissions(stem)
+        assert not any(submission.needs_manual_grade for submission in submissions)
+        return {(s.student.id, g.name): g.score for s in submissions for n in s.notebooks for g in n.grades}
+
+
+def points(grades, student, lesson):
+    """Points of each exercise, and what it is worth."""
+    names = [cell.solution for cell in lesson.cells if cell.solution]
+    got = {name: sum(grades[student, cell.grade_id] for cell in lesson.checks(name)) for name in names}
+    worth = {name: sum(cell.points for cell in lesson.checks(name)) for name in names}
+    return got, worth
+
+
+def feedback(course, student, stem):
+    return (course / "feedback" / student / stem / f"{stem}.html").read_text("utf-8")
+
+
+NOISE = """\
+import sys
+import warnings
+
+
+def noisy(answer):
+    def wrapped(*args, **kwargs):
+        print("hello " * 100)
+        print("to stderr", file=sys.stderr)
+        warnings.warn("a warning of the learner's")
+        return answer(*args, **kwargs)
+
+    return wrapped
+
+
+"""
+
+
+def noisy(lesson):
+    """Right answers that print, warn and write to stderr whenever they are called."""
+    return {
+        name: f"{NOISE}{text.replace(f'def {name}(', f'@noisy{chr(10)}def {name}(')}"
+        for name, text in right(lesson).items()
+    }
+
+
+@pytest.fixture(scope="module")
+def graded(real):
+    """One run over the students that every change of the course must get right."""
+    course, lessons = real
+    grades = {}
+    for lesson in lessons:
+        for student, answers in (("solved", right), ("otherwise", other), ("noisy", noisy)):
+            submit(course, student, lesson.stem, write_answers(released(course, lesson.stem), answers(lesson)))
+        submit(course, "untouched", lesson.stem, released(course, lesson.stem))
+        submit(course, "wrong", lesson.stem, write_answers(released(course, lesson.stem), wrong(lesson, 0)))
+        grades |= grade(course, lesson.stem)
+    return grades
+
+
+@pytest.mark.parametrize("student", ["solved", "otherwise", "noisy"])
+def test_right_answers_earn_everything_however_written_and_however_loud(real, graded, student):
+    for lesson in real[1]:
+        got, worth = points(graded, student, lesson)
+        assert got == worth
+
+
+def test_an_untouched_notebook_earns_nothing_and_its_feedback_names_the_exercises(real, graded):
+    course, lessons = real
+    for lesson in lessons:
+        got, worth = points(graded, "untouched", lesson)
+        assert got == dict.fromkeys(worth, 0)
+        page = feedback(course, "untouched", lesson.stem)
+        for cell in lesson.cells:
+            assert not cell.solution or f"Exercise {cell.exercise}" in page
+
+
+def test_a_wrong_answer_loses_points_and_the_feedback_says_which_mistake_it_is(real, graded):
+    course, lessons = real
+    for lesson in lessons:
+        got, worth = points(graded, "wrong", lesson)
+        assert all(got[name] < worth[name] for name in worth), got
+        words = " ".join(html.unescape(re.sub("<[^>]*>", "", feedback(course, "wrong", lesson.stem))).split())
+        for name in worth:
+            assert " ".join(EXERCISES[name].wrong_answers[0].message.split()) in words
+
+
+def test_feedback_shows_no_hidden_test_and_no_seed(real, graded):
+    course, lessons = real
+    secrets = hidden_seeds(course)
+    pages = list((course / "feedback").rglob("*.html"))
+    assert len(pages) >= 5 * len(lessons)
+    for page in pages:
+        text = page.read_text("utf-8")
+        assert "HIDDEN TESTS" not in text and not [secret for secret in secrets if secret in text], page
+
+
+@pytest.mark.slow
+def test_every_wrong_answer_loses_points(real):
+    course, lessons = real
+    for lesson in lessons:
+        names = list(right(lesson))
+        rounds = max(len(EXERCISES[name].wrong_answers) for name in names)
+        for number in range(1, rounds):
+            answers = right(lesson) | wrong(lesson, number)
+            submit(course, f"wrong{number}", lesson.stem, write_answers(released(course, lesson.stem), answers))
+        grades = grade(course, lesson.stem)
+        for number in range(1, rounds):
+            got, worth = points(grades, f"wrong{number}", lesson)
+            unpunished = [n for n in wrong(lesson, number) if got[n] == worth[n]]
+            assert not unpunished, [EXERCISES[n].wrong_answers[number].name for n in unpunished]
+            assert all(got[n] == worth[n] for n in names if n not in wrong(lesson, number))
+
+
+# ---- what else happens to a notebook on its way
+
+
+def by_colab(notebook):
+    """Saved by Colab: no language in the kernelspec, ids in the metadata, widgets without their state."""
+    for cell in notebook.cells:
+        cell.metadata["id"] = cell.pop("id")
+    widgets = {"application/vnd.jupyter.widget-state+json": {"0": {"model_name": "HBoxModel", "state": {}}}}
+    notebook.metadata = nbformat.from_dict({
+        "colab": {"provenance": []}, "kernelspec": {"name": "python3", "display_name": "Python 3"},
+        "language_info": {"name": "python"}, "widgets": widgets,
+    })  # fmt: skip
+    notebook.nbformat_minor = 0
+    return notebook
+
+
+def by_windows(notebook):
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("\n", "\r\n")
+    return notebook
+
+
+def with_copies(notebook):
+    """An answer and a check copied with their metadata, as JupyterLab copies a cell."""
+    for kind in ("solution", "grade"):
+        place = next(i for i, cell in enumerate(notebook.cells) if cell.metadata.get("nbgrader", {}).get(kind))
+        copied = nbformat.from_dict(notebook.cells[place] | {"id": f"copy-of-{kind}"})
+        notebook.cells.insert(place + 1, copied)
+    return notebook
+
+
+def with_extra_cells(notebook):
+    """A magic, warnings and a broken cell between ours, outputs kept, and cells run in another order."""
+    for text in ("%matplotlib inline", "import warnings\nwarnings.warn('mine')", "this is not Python"):
+        notebook.cells.insert(3, nbformat.v4.new_code_cell(text))
+    for number, cell in enumerate(reversed([cell for cell in notebook.cells if cell.cell_type == "code"])):
+        cell.execution_count = number + 1
+        cell.outputs = [nbformat.v4.new_output("stream", name="stderr", text="old\n" * 1000)]
+    return notebook
+
+
+ODDITIES = {"colab": by_colab, "windows": by_windows, "copies": with_copies, "extra": with_extra_cells}
+
+
+@pytest.mark.slow
+def test_what_happens_to_an_honest_notebook_on_its_way_costs_no_points(real):
+    course, lessons = real
+    for lesson in lessons:
+        for name, change in ODDITIES.items():
+            notebook = change(write_answers(released(course, lesson.stem), right(lesson)))
+            submit(course, name, lesson.stem, notebook, newline="\r\n" if name == "windows" else "\n")
+        grades = grade(course, lesson.stem)
+        for name in ODDITIES:
+            got, worth = points(grades, name, lesson)
+            assert got == worth, name
+            assert feedback(course, name, lesson.stem)
+
+
+def test_validate_tells_a_student_that_an_answer_passes_or_which_exercise_is_missing(real):
+    course, lessons = real
+    stem = lessons[0].stem
+    solved, untouched = course / "solved.ipynb", course / "untouched.ipynb"
+    nbformat.write(write_answers(released(course, stem), right(lessons[0])), solved)
+    nbformat.write(released(course, stem), untouched)
+    assert "Success! Your notebook passes all the tests." in nbgrader(course, "validate", str(solved))
+    said = nbgrader(course, "validate", str(untouched))
+    assert "VALIDATION FAILED" in said
+    assert all(f"Exercise {cell.exercise}" in said for cell in lessons[0].cells if cell.solution)
