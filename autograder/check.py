@@ -1,0 +1,89 @@
+"""The learner's front door: check.NAME(my_function) says what differs, which mistake does that, and where to reread.
+
+from autograder import check
+check.chunk_attention_mask(chunk_attention_mask)                   # all groups
+check.chunk_attention_mask(chunk_attention_mask, group="values")   # one of them
+check.names()                                                      # what can be checked
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autograder.answers import perform
+from autograder.compare import judge
+from autograder.exercise import Exercise, Group, Verdict
+from autograder.exercises import EXERCISES
+
+PUBLIC_SEED = 2  # of the cases that everybody sees; a graded check passes a seed of its own
+
+
+class CheckFailed(AssertionError):
+    """An answer did not pass. Notebooks show the message alone, without a traceback through our code."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"CheckFailed: {self}"]
+
+
+def evaluate(exercise: Exercise, group: Group, fn: Callable, seed: int = PUBLIC_SEED) -> Verdict:
+    """The verdict on fn in one group, with the cases that `seed` (any int of at least 0) chooses."""
+    calls = group.cases(seed)
+    outcomes, used = perform(fn, calls, callbacks=exercise.callbacks, library=exercise.library)
+    if used:
+        name = used.replace(":", ".")
+        return Verdict(
+            False,
+            what=f"This is, or calls, the library's own {name}.",
+            which="Write the rule yourself: the docstring says what it must do.",
+        )
+    return judge(exercise, group, calls, outcomes)
+
+
+def names() -> list[str]:
+    """The functions that can be checked, in the order of the notebooks."""
+    return list(EXERCISES)
+
+
+def _check(exercise: Exercise, fn: Callable, group: str | None, seed: int | None) -> None:
+    if not callable(fn):
+        raise TypeError(
+            f"check.{exercise.name} got a {type(fn).__name__}. Give it the function itself, without calling it: "
+            f"check.{exercise.name}({exercise.name})"
+        )
+    groups = exercise.groups if group is None else (exercise.group(group),)
+    verdicts = {g.name: evaluate(exercise, g, fn, PUBLIC_SEED if seed is None else seed) for g in groups}
+    passed = [f"{name} ({v.count})" for name, v in verdicts.items() if v.passed]
+    failed = [name for name, v in verdicts.items() if not v.passed]
+    title = f"Exercise {exercise.number} {exercise.name}"
+    if not failed:
+        print(f"{title}: {' and '.join(passed)} {'passes' if len(passed) == 1 else 'pass'}.")
+        return
+    lines = [f"{title}, {failed[0]}: {verdicts[failed[0]].message}"]
+    lines += [f"Group {name} fails too." for name in failed[1:]] + [f"Group {text} passes." for text in passed]
+    raise CheckFailed("\n".join(lines))
+
+
+def _front(exercise: Exercise) -> Callable:
+    def check(fn: Callable, group: str | None = None, seed: int | None = None) -> None:
+        _check(exercise, fn, group, seed)
+
+    check.__name__ = check.__qualname__ = exercise.name
+    check.__doc__ = (
+        f"Check your {exercise.name} (exercise {exercise.number}): prints one line, or raises CheckFailed.\n\n"
+        f"group   one of {', '.join(g.name for g in exercise.groups)}; all of them if not given\n"
+        "seed    chooses the inputs; any whole number of at least 0"
+    )
+    return check
+
+
+_FRONT = {exercise.name: _front(exercise) for exercise in EXERCISES.values()}
+
+
+def __getattr__(name: str) -> Callable:
+    if name in _FRONT:
+        return _FRONT[name]
+    raise AttributeError(f"there is no exercise {name!r}; check.names() lists them: {', '.join(_FRONT)}")
+
+
+def __dir__() -> list[str]:
+    return [*_FRONT, "CheckFailed", "names"]

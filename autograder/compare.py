@@ -1,0 +1,151 @@
+"""From what came back to a verdict: WHAT differs, WHICH mistake does exactly this, WHERE to reread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from autograder.answers import perform
+from autograder.exercise import Call, Exercise, Group, Other, Outcome, Raised, Returned, Verdict, WrongAnswer
+
+CLOSE = 5e-4  # of the largest expected value; our float answers are within 1e-4, every kept mistake is beyond 1e-3
+
+
+def judge(exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Sequence[Outcome]) -> Verdict:
+    """The group's own verdict; a failed one gets the name and words of the kept wrong answer that does the same."""
+    if exercise.mode != "test" or all(isinstance(o, Raised) for o in outcomes):
+        if any(isinstance(o, Raised) and o.type == "NotImplementedError" for o in outcomes):
+            what = f"Exercise {exercise.number}, {exercise.name}, is not written yet."
+            return Verdict(False, what=what, which="Replace the raise line with your answer.")
+    verdict = group.judge(list(calls), list(outcomes))
+    if verdict.passed:
+        return verdict
+    wrong = replay(exercise, calls, outcomes)
+    if wrong is None:
+        return replace(verdict, where=verdict.where or exercise.reread)
+    return replace(verdict, which=wrong.message, where=wrong.reread or exercise.reread, mistake=wrong.name)
+
+
+def replay(exercise: Exercise, calls: Sequence[Call], outcomes: Sequence[Outcome]) -> WrongAnswer | None:
+    """The kept wrong answer that does the same as `outcomes` in every call, or None."""
+    for wrong in exercise.wrong_answers:
+        fn = exercise.compile(wrong.source)
+        # One call at a time: most wrong answers differ from this one at the first.
+        if all(
+            exercise.same(o, perform(fn, [c], callbacks=exercise.callbacks)[0][0])
+            for c, o in zip(calls, outcomes, strict=True)
+        ):
+            return wrong
+    return None
+
+
+def same_integers(a: Outcome, b: Outcome) -> bool:
+    """Both returned equal arrays of one shape, or both raised the same type of error."""
+    return _same(
+        a,
+        b,
+        lambda x, y: (
+            x.dtype.kind in "biu"
+            and y.dtype.kind in "biu"
+            and np.array_equal(x, y)
+            or x.dtype.kind == y.dtype.kind == "f"
+            and np.array_equal(x, y, equal_nan=True)
+        ),
+    )
+
+
+def same_floats(a: Outcome, b: Outcome) -> bool:
+    """Both returned arrays of one shape that are close (NaN beside NaN), or both raised the same type of error."""
+    return _same(a, b, lambda x, y: x.dtype.kind in "biuf" and y.dtype.kind in "biuf" and far_from(x, y) is None)
+
+
+def _same(a: Outcome, b: Outcome, equal: Callable[[np.ndarray, np.ndarray], bool]) -> bool:
+    if isinstance(a, Raised) or isinstance(b, Raised):
+        return isinstance(a, Raised) and isinstance(b, Raised) and a.type == b.type
+    x, y = a.value, b.value
+    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
+        return type(x) is type(y) and x == y
+    return x.shape == y.shape and equal(x, y)
+
+
+def far_from(got: np.ndarray, wanted: np.ndarray, within: float = CLOSE) -> tuple[int, ...] | None:
+    """Index of the first element that is off by more than `within` times the largest finite wanted value."""
+    finite = np.abs(wanted[np.isfinite(wanted)])
+    limit = within * max(float(finite.max(initial=0.0)), 1e-6)
+    with np.errstate(invalid="ignore"):
+        near = (np.abs(got.astype(np.float64) - wanted) <= limit) | (np.isnan(got) & np.isnan(wanted)) | (got == wanted)
+    return None if near.all() else first_index(~near)
+
+
+def first_index(differs: np.ndarray) -> tuple[int, ...]:
+    """Index of the first True, in C order."""
+    return tuple(int(i) for i in np.argwhere(differs)[0])
+
+
+def first_trouble(
+    calls: Sequence[Call], outcomes: Sequence[Outcome], wrong_with: Callable[[Call, np.ndarray], str | None]
+) -> Verdict | None:
+    """The first call that raised, returned no array, or about whose array `wrong_with` has something to say."""
+    for call, outcome in zip(calls, outcomes, strict=True):
+        what = no_array(call, outcome) or wrong_with(call, outcome.value)
+        if what:
+            return Verdict(False, what=what + printed_note(outcome))
+    return None
+
+
+def no_array(call: Call, outcome: Outcome) -> str | None:
+    """A sentence if the call did not return an array."""
+    if isinstance(outcome, Raised):
+        return broke(call, outcome)
+    if outcome.value is None:
+        return f"{call.label} returned None. Does your function end in a return line?"
+    if isinstance(outcome.value, Other):
+        other = outcome.value
+        if other.kind in ("list", "tuple"):
+            return f"{call.label} returned a {other.kind} that is no array (rows of several lengths?): {other.text}."
+        return f"{call.label} returned something of type {other.kind}, {other.text}, and not an array of numbers."
+    return None
+
+
+def broke(call: Call, outcome: Raised) -> str:
+    """The learner's own error, with its place."""
+    text = f": {outcome.message}" if outcome.message else ""
+    place = f" ({outcome.line})" if outcome.line else ""
+    return f"{call.label} raised {outcome.type}{text}{place}."
+
+
+def printed_note(outcome: Outcome) -> str:
+    """The first lines that the answer printed in this call, for its author's eyes."""
+    lines = outcome.printed.strip().splitlines()
+    if not lines:
+        return ""
+    shown = "\n".join(line[:120] for line in lines[:3]) + ("\n..." if len(lines) > 3 else "")
+    return f"\nYour function printed:\n{shown}\n"
+
+
+def wrong_shape(call: Call, got: np.ndarray, wanted: tuple[int, ...], hint: str) -> str | None:
+    """A sentence if the shape is another than wanted; `hint` says what the axes are."""
+    if got.shape == wanted:
+        return None
+    return f"{call.label} has shape {list(got.shape)}, wanted {list(wanted)}: {hint}."
+
+
+def spans(indices: Sequence[int]) -> str:
+    """Sorted indices for a reader: 0 to 5, 8, 10 and 11."""
+    runs: list[list[int]] = []
+    for i in indices:
+        if runs and i == runs[-1][-1] + 1:
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    words = [str(r[0]) if len(r) == 1 else f"{r[0]} to {r[-1]}" for r in runs]
+    if len(words) > 5:
+        words = [*words[:4], f"{len(words) - 4} more runs"]
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + f" and {words[-1]}"
+
+
+def returned(outcomes: Sequence[Outcome]) -> list[np.ndarray]:
+    """The values, once `first_trouble` has found that every call returned an array."""
+    return [o.value for o in outcomes if isinstance(o, Returned)]

@@ -1,0 +1,161 @@
+"""What a check is made of: data. A judge needs the calls and what came back, never the learner's function.
+
+calls = group.cases(seed)                       arguments of plain ints, floats, lists, arrays, or a Callback
+outcomes = [Returned(...) or Raised(...), ...]  what the answer did with each, in this process or another
+verdict = group.judge(calls, outcomes)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """Stands in the arguments for a function that the caller puts there: plain data, so that it can travel.
+
+    name    which function; the exercise's `callbacks[name]` makes it from this marker
+    data    what that maker needs to know; hashable
+    """
+
+    name: str
+    data: tuple = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the answer, answer(*args). `facts` is for the judge alone and is never sent with the call."""
+
+    args: tuple
+    label: str  # how a message writes the call: "chunk_attention_mask(3, 5)"
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A returned value that is neither None nor an array: what it was, in words."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The answer came back. `value` is an array (lists, numbers and tensors become one), None, or an Other."""
+
+    value: np.ndarray | None | Other
+    printed: str = ""
+    asked: tuple[tuple, ...] = ()  # what it asked of each callback: (name, *arguments as plain data)
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The answer raised. `line` is where in the learner's own code ("line 4: return mask"), or empty."""
+
+    type: str
+    message: str
+    line: str = ""
+    printed: str = ""
+    asked: tuple[tuple, ...] = ()
+
+
+Outcome = Returned | Raised
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a judge says. Passed: `count` tells over what ("12 cases"). Not passed: what, which, where, in sentences.
+
+    `mistake` is the name of the kept wrong answer that does exactly the same, or empty.
+    """
+
+    passed: bool
+    count: str = ""
+    what: str = ""
+    which: str = ""
+    where: str = ""
+    mistake: str = ""
+
+    @property
+    def message(self) -> str:
+        text = ""
+        for part in (self.what, self.which, self.where):
+            text += " " + part if part and text and not text.endswith("\n") else part
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Cases that earn their points together: no constant answer and no stub passes any group."""
+
+    name: str
+    points: int
+    cases: Callable[[int], list[Call]]
+    judge: Callable[[list[Call], list[Outcome]], Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class WrongAnswer:
+    """A mistake that people make, kept: the text of a whole function, and what to say to whoever made it."""
+
+    name: str
+    source: str
+    message: str
+    reread: str = ""  # where to look, if not where the exercise says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exercise:
+    """One function that the learner writes.
+
+    notebook        stem of the notebook, "02_mask"
+    mode            "equal" (integers, booleans), "kernel" (own one pass against own chunks, and a float64 oracle),
+                    "test" (the learner writes a test; it must accept and refuse the right variants)
+    same            whether two answers did the same with a call; by it a kept wrong answer is recognised
+    right_answers   sources of answers that differ in how they are written and must earn everything
+    reread          where the lesson explains it
+    imports         what the answer may use without importing it
+    library         functions of ours that are no answer, as "module:name"
+    callbacks       makers of the functions that a Callback stands for
+    """
+
+    name: str
+    number: str
+    title: str
+    notebook: str
+    mode: str
+    groups: tuple[Group, ...]
+    same: Callable[[Outcome, Outcome], bool]
+    wrong_answers: tuple[WrongAnswer, ...]
+    right_answers: tuple[str, ...]
+    reread: str
+    imports: str = "import numpy as np"
+    library: tuple[str, ...] = ()
+    callbacks: Mapping[str, Callable[[Callback], Callable]] = field(default_factory=dict)
+
+    def group(self, name: str) -> Group:
+        """The group of that name; ValueError lists the names there are."""
+        for group in self.groups:
+            if group.name == name:
+                return group
+        raise ValueError(f"{self.name} has no group {name!r}; it has {', '.join(g.name for g in self.groups)}.")
+
+    def compile(self, source: str) -> Callable:
+        """The function that `source` (one of our kept answers) defines, in a namespace of its own."""
+        namespace: dict[str, Any] = {"__name__": f"kept answer to {self.name}"}
+        exec(compile(self.imports, f"<imports of {self.name}>", "exec"), namespace)
+        exec(compile(source, f"<kept answer to {self.name}>", "exec"), namespace)
+        return namespace[self.name]
+
+    def wrong_answer(self, name: str) -> WrongAnswer:
+        """The kept wrong answer of that name; ValueError lists the names there are."""
+        for wrong in self.wrong_answers:
+            if wrong.name == name:
+                return wrong
+        raise ValueError(
+            f"{self.name} has no wrong answer {name!r}; it has {', '.join(w.name for w in self.wrong_answers)}."
+        )

@@ -1,0 +1,213 @@
+"""Exercise 2.1, chunk_attention_mask: which keys may each query of one chunk see?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autograder.compare import first_index, first_trouble, returned, same_integers, spans, wrong_shape
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercises import kv
+
+AXES = "a row for each new token, a column for each key, cached keys first"
+
+
+def causal(chunk_len: int, cached_len: int) -> np.ndarray:
+    """The rows of the full triangle that belong to the chunk: another way to say what the library says."""
+    total = cached_len + chunk_len
+    return np.tril(np.ones((total, total), dtype=bool))[cached_len:]
+
+
+def mask_trouble(call: Call, got: np.ndarray, wanted: np.ndarray, axes: str) -> str | None:
+    """What is wrong with a mask: its shape, its dtype, or else its first wrong row."""
+    shape = wrong_shape(call, got, wanted.shape, axes)
+    if shape or got.dtype.kind not in "biu":
+        return shape or f"{call.label} has dtype {got.dtype}, wanted bool: True where a query sees a key."
+    if np.array_equal(got, wanted):
+        return None
+    row = first_index(got != wanted)[0]
+    if got[row].max() > 1 or got[row].min() < 0:
+        return f"Row {row} of {call.label} holds numbers other than 0 and 1; a mask says True or False."
+    sees, should = int(got[row].sum()), int(wanted[row].sum())
+    if sees != should:
+        return f"Row {row} of {call.label} sees {_keys(sees)}, it should see {should}."
+    seen, visible = (spans(np.flatnonzero(mask[row])) for mask in (got, wanted))
+    return f"Row {row} of {call.label} sees keys {seen}, it should see {visible}."
+
+
+def _keys(n: int) -> str:
+    return "no key" if n == 0 else "1 key" if n == 1 else f"{n} keys"
+
+
+def _call(chunk_len: int, cached_len: int, **facts) -> Call:
+    return Call((chunk_len, cached_len), f"chunk_attention_mask({chunk_len}, {cached_len})", facts)
+
+
+def value_cases(seed: int) -> list[Call]:
+    rng = np.random.default_rng(seed)
+    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
+    pairs = [(3, 5), (1, 0), (1, draw(2, 60)), (draw(2, 40), 0), (draw(2, 16), 1), (16, 16 * draw(1, 4) + 16)]
+    chunk = draw(1, 15)
+    pairs += [(chunk, 16 - chunk), (16, draw(1, 16))]  # a chunk that ends where a block ends; one that straddles
+    while len(pairs) < 12:
+        pair = (draw(2, 50), draw(1, 70))
+        if pair[0] != pair[1] and pair not in pairs:
+            pairs.append(pair)
+    return [_call(*pair) for pair in pairs]
+
+
+def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
+    trouble = first_trouble(calls, outcomes, lambda call, got: mask_trouble(call, got, causal(*call.args), AXES))
+    return trouble or Verdict(True, count=f"{len(calls)} cases")
+
+
+def kv_cases(seed: int) -> list[Call]:
+    return [_call(take, cut.hit + computed, cut=cut) for cut in kv.three_cuts(seed) for computed, take in cut.chunks()]
+
+
+def judge_kv(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
+    def usable(call: Call, got: np.ndarray) -> str | None:
+        """Only what the model cannot run with; what it can run with, the KV cache judges."""
+        wanted = causal(*call.args)
+        if got.shape != wanted.shape or got.dtype.kind not in "biu":
+            return mask_trouble(call, got, wanted, AXES)
+        blind = np.flatnonzero(~got.astype(bool).any(axis=1))
+        return f"Row {blind[0]} of {call.label} sees no key at all; a token always sees itself." if len(blind) else None
+
+    trouble = first_trouble(calls, outcomes, usable)
+    return trouble or kv.judge_cuts(
+        calls,
+        returned(outcomes),
+        lambda table: {"mask": lambda chunk_len, cached_len: table[chunk_len, cached_len].astype(bool)},
+    )
+
+
+def _wrong(name: str, body: str, message: str, reread: str = "") -> WrongAnswer:
+    return WrongAnswer(name, f"def chunk_attention_mask(chunk_len, cached_len):\n{body}", message, reread)
+
+
+WRONG = (
+    _wrong(
+        "top_left",
+        """\
+    return np.tril(np.ones((chunk_len, cached_len + chunk_len), dtype=bool))
+""",
+        "This is the triangle anchored at the top left, what torch's is_causal=True gives: it counts rows from the "
+        "start of "
+        "the chunk, as if nothing were cached.",
+    ),
+    _wrong(
+        "all_true",
+        """\
+    return np.ones((chunk_len, cached_len + chunk_len), dtype=bool)
+""",
+        "Everything is True: a token of the chunk sees the tokens that come after it.",
+    ),
+    _wrong(
+        "chunk_only",
+        """\
+    return np.tril(np.ones((chunk_len, chunk_len), dtype=bool))
+""",
+        "This is the square mask of the chunk alone: it has no columns for the cached keys. It is right only for the "
+        "first chunk.",
+    ),
+    _wrong(
+        "cached_hidden",
+        """\
+    mask = np.zeros((chunk_len, cached_len + chunk_len), dtype=bool)
+    mask[:, cached_len:] = np.tril(np.ones((chunk_len, chunk_len), dtype=bool))
+    return mask
+""",
+        "Inside the chunk it is right, but every cached key is hidden: the chunk has forgotten the prompt before it.",
+    ),
+    _wrong(
+        "one_too_many",
+        """\
+    query = cached_len + np.arange(chunk_len)[:, None]
+    return np.arange(cached_len + chunk_len)[None, :] <= query + 1
+""",
+        "Each query sees one key too many, the token that comes next. With 0-based positions the query at position p "
+        "sees keys 0 to p.",
+    ),
+    _wrong(
+        "strict",
+        """\
+    query = cached_len + np.arange(chunk_len)[:, None]
+    return np.arange(cached_len + chunk_len)[None, :] < query
+""",
+        "Each query misses its own key: < where <= belongs. A token sees itself.",
+    ),
+    _wrong(
+        "inverted",
+        """\
+    query = cached_len + np.arange(chunk_len)[:, None]
+    return np.arange(cached_len + chunk_len)[None, :] > query
+""",
+        "True and False are swapped: this marks what must be hidden, as masked_fill wants it. Here True means: sees.",
+    ),
+    _wrong(
+        "additive",
+        """\
+    query = cached_len + np.arange(chunk_len)[:, None]
+    visible = np.arange(cached_len + chunk_len)[None, :] <= query
+    return np.where(visible, 0.0, -np.inf)
+""",
+        "This is the additive form, 0 where visible and -inf where not. Return the booleans it is made from.",
+    ),
+    _wrong(
+        "ones_and_zeros",
+        """\
+    return np.tril(np.ones((chunk_len, cached_len + chunk_len)), k=cached_len)
+""",
+        "The pattern is right and the dtype is not. Torch adds a mask of floats to the scores: 0.0 changes nothing "
+        "there, so it "
+        "would hide no key. Write dtype=bool, or .astype(bool).",
+    ),
+    _wrong(
+        "transposed",
+        """\
+    query = cached_len + np.arange(chunk_len)[None, :]
+    return np.arange(cached_len + chunk_len)[:, None] <= query
+""",
+        "Queries and keys have changed places: rows are queries, columns are keys.",
+    ),
+    _wrong(
+        "offset_by_chunk",
+        """\
+    return np.tril(np.ones((chunk_len, cached_len + chunk_len), dtype=bool), k=chunk_len)
+""",
+        "The diagonal is moved by chunk_len. It must move by cached_len; the two are the same only when the chunk is "
+        "as long as the cache.",
+    ),
+    _wrong(
+        "example_only",
+        """\
+    return np.tril(np.ones((3, 8), dtype=bool), k=5)
+""",
+        "This is the mask of the worked example, 3 new tokens after 5 cached, whatever the arguments are.",
+    ),
+)
+
+RIGHT = (
+    "def chunk_attention_mask(chunk_len, cached_len):\n"
+    "    return np.tril(np.ones((chunk_len, cached_len + chunk_len), dtype=bool), k=cached_len)\n",
+    "def chunk_attention_mask(chunk_len, cached_len):\n"
+    "    return [[key <= cached_len + row for key in range(cached_len + chunk_len)] for row in range(chunk_len)]\n",
+    "def chunk_attention_mask(chunk_len, cached_len):\n"
+    "    seen = np.ones((chunk_len, cached_len))\n"
+    "    own = 1 - np.triu(np.ones((chunk_len, chunk_len)), k=1)\n"
+    "    return np.asfortranarray(np.hstack([seen, own])).astype(np.uint8)\n",
+)
+
+EXERCISE = Exercise(
+    name="chunk_attention_mask",
+    number="2.1",
+    title="The mask of one chunk",
+    notebook="02_mask",
+    mode="equal",
+    groups=(Group("values", 3, value_cases, judge_values), Group("kv", 2, kv_cases, judge_kv)),
+    same=same_integers,
+    wrong_answers=WRONG,
+    right_answers=RIGHT,
+    reread="Reread notebook 02, section 2.",
+    library=("course_lib.masks:chunk_attention_mask", "course_lib.masks:ragged_mask"),
+)

@@ -1,0 +1,226 @@
+"""Exercise 3.3, check_positions: the learner writes the test; right and wrong prefills are put before it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from autograder.compare import broke, printed_note
+from autograder.exercise import Call, Callback, Exercise, Group, Outcome, Raised, Returned, Verdict
+from autograder.exercises import kv
+from autograder.exercises.nb03_tests import RIGHT, WRONG
+from course_lib.prefill import one_pass, prefill
+
+MAX_TOKENS = 160
+# Seeds of weights under which some faults change the next token and others do not, so that a test of the next
+# token alone is told from tests that see nothing; tests/test_checks.py holds this.
+WEIGHTS = (0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21)
+RIGHT_PREFILLS = {
+    "plain": "a right prefill",
+    "busy": "a right prefill with blocks of 4 tokens and two other requests in the batch",
+}
+WRONG_PREFILLS = {  # what is wrong with each, and what kind of case shows it
+    "relative": ("q and k restart at position 0 in every chunk", "cut the prompt into several chunks and compare K"),
+    "q_only": (
+        "only the queries restart in every chunk, the keys are right",
+        "layer 0's K and V are clean there: compare K and V of every layer, in all bits",
+    ),
+    "k_only": (
+        "only the keys restart in every chunk, the queries are right",
+        "cut the prompt into several chunks and compare K",
+    ),
+    "chunk_index": (
+        "each chunk starts at chunk index x length of the longest chunk",
+        "with equal chunks that is right: use ragged ones, a longer chunk after a shorter one",
+    ),
+    "one_based": (
+        "every position is counted from 1, in the prefix too",
+        "it agrees with itself whatever the cut: compare with reference, and compare K, or all bits",
+    ),
+    "reset_at_prefix": ("the cached tokens are not counted", "without a hit that is right: pass a hit greater than 0"),
+}
+
+
+def cases(seed: int) -> list[Call]:
+    """Every right and wrong prefill once, in an order and with weights that the seed chooses."""
+    rng = np.random.default_rng(seed)
+    weights = int(rng.choice(WEIGHTS))
+    names = rng.permutation([*RIGHT_PREFILLS, *WRONG_PREFILLS]).tolist()
+    reference = Callback("reference", (weights,))
+    return [
+        Call(
+            (Callback("prefill_fn", (name, weights)), reference),
+            "check_positions(prefill_fn, reference)",
+            {"prefill": name},
+        )
+        for name in names
+    ]
+
+
+def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
+    """An AssertionError refuses a prefill, a normal return accepts it, and any other error is the test's own."""
+    by_name = {c.facts["prefill"]: o for c, o in zip(calls, outcomes, strict=True)}
+    for name in (*RIGHT_PREFILLS, *WRONG_PREFILLS):
+        outcome = by_name[name]
+        about = RIGHT_PREFILLS.get(name) or f"a wrong prefill, in which {WRONG_PREFILLS[name][0]}"
+        if isinstance(outcome, Raised) and outcome.type != "AssertionError":
+            call = next(c for c in calls if c.facts["prefill"] == name)
+            return Verdict(
+                False,
+                what=f"Given {about}, your test itself broke. {broke(call, outcome)}{printed_note(outcome)}",
+                which="Only an AssertionError counts as a refusal.",
+            )
+        if name in RIGHT_PREFILLS and isinstance(outcome, Raised):
+            text = f" It said: {outcome.message}." if outcome.message else ""
+            place = f" ({outcome.line})" if outcome.line else ""
+            return Verdict(
+                False,
+                what=f"Your test refuses {about}{place}.{text}{printed_note(outcome)}",
+                which="A right prefill equals reference(token_ids) in every bit of K, V and logits.",
+            )
+    survivors = [name for name in WRONG_PREFILLS if isinstance(by_name[name], Returned)]
+    if not survivors:
+        return Verdict(
+            True, count=f"{len(RIGHT_PREFILLS)} right prefills accepted, {len(WRONG_PREFILLS)} wrong ones refused"
+        )
+    listed = "\n".join(
+        f"  - {name}: {WRONG_PREFILLS[name][0]}. To refuse it: {WRONG_PREFILLS[name][1]}." for name in survivors
+    )
+    what = f"Your test lets through {len(survivors)} of {len(WRONG_PREFILLS)} wrong prefills:\n{listed}\n"
+    return Verdict(False, what=what + printed_note(by_name[survivors[0]]), which=_unasked(outcomes))
+
+
+def _unasked(outcomes: Sequence[Outcome]) -> str:
+    """What kind of question the test never put, over all the prefills it was given."""
+    does = {name for o in outcomes for name in usage(o)}
+    texts = {
+        "prefill": "It never calls prefill_fn.",
+        "reference": "It never calls reference.",
+        "chunks": "It never cuts a prompt into more than one chunk.",
+        "ragged": "No chunk of it is shorter than a later one.",
+        "hit": "It never passes a hit.",
+    }
+    missing = [text for name, text in texts.items() if name not in does]
+    if not missing:
+        return (
+            "What it asks for would show all of them; what it then compares does not. "
+            "Compare K, V and logits with reference, in every bit."
+        )
+    return missing[0] if "prefill" not in does else " ".join(missing)
+
+
+def usage(outcome: Outcome) -> frozenset[str]:
+    """What kinds of question a test put to its two callbacks."""
+    does = set()
+    for name, *args in outcome.asked:
+        if name == "reference":
+            does.add("reference")
+            continue
+        _, sizes, hit = args
+        does |= {"prefill"} | ({"chunks"} if len(sizes) > 1 else set()) | ({"hit"} if hit else set())
+        does |= {"ragged"} if any(size < max(sizes) for size in sizes[:-1]) else set()
+    return frozenset(does)
+
+
+def same(a: Outcome, b: Outcome) -> bool:
+    """Both refused (or broke in one way), or both accepted after the same kinds of question, returning alike."""
+    if isinstance(a, Raised) or isinstance(b, Raised):
+        return isinstance(a, Raised) and isinstance(b, Raised) and a.type == b.type
+    return (a.value is None) == (b.value is None) and usage(a) == usage(b)
+
+
+def make_prefill(marker: Callback) -> Callable:
+    """The prefill_fn(token_ids, sizes, hit) that a Callback("prefill_fn", (name, weights seed)) stands for."""
+
+    def prefill_fn(token_ids, sizes, hit=0):
+        return _copies(_run(*marker.data, *_plain(token_ids, sizes, hit)))
+
+    return prefill_fn
+
+
+def make_reference(marker: Callback) -> Callable:
+    """The reference(token_ids) that a Callback("reference", (weights seed,)) stands for: one right pass."""
+
+    def reference(token_ids):
+        ids, *_ = _plain(token_ids, [1], 0)
+        return _copies(_run("reference", *marker.data, ids, (len(ids),), 0))
+
+    return reference
+
+
+def _plain(token_ids, sizes, hit) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """The arguments as integers; ValueError says what a prefill needs, for the learner whose test passes something "
+    "else."""
+    vocab = kv.model().config.vocab_size
+    try:
+        ids, sizes, hit = tuple(int(t) for t in token_ids), tuple(int(s) for s in sizes), int(hit)
+    except (TypeError, ValueError):
+        raise ValueError(
+            "prefill_fn takes a list of token ids, a list of chunk lengths and a hit length, all whole numbers."
+        ) from None
+    if not 1 <= len(ids) <= MAX_TOKENS or min(ids) < 0 or max(ids) >= vocab:
+        raise ValueError(f"token_ids must be 1 to {MAX_TOKENS} numbers from 0 to {vocab - 1}.")
+    return ids, sizes, hit
+
+
+def _copies(snapshot) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return snapshot.k.copy(), snapshot.v.copy(), snapshot.logits.copy()
+
+
+@functools.lru_cache(maxsize=1024)
+def _run(name: str, weights: int, ids: tuple[int, ...], sizes: tuple[int, ...], hit: int):
+    model = kv.model(weights)
+    if name == "reference":
+        return one_pass(model, ids)
+    if name == "busy":
+        beside = [[(5 * i + r) % model.config.vocab_size for i in range(len(sizes) + 3 + r)] for r in (1, 2)]
+        return prefill(model, ids, sizes, hit=hit, block_size=4, beside=beside)
+    if name == "one_based":  # in the prefix too, so the prefix is computed here as a first chunk
+        return prefill(
+            model, ids, (hit, *sizes) if hit else sizes, positions=lambda _, computed, take: _count(computed + 1, take)
+        )
+    return prefill(model, ids, sizes, hit=hit, **_wiring(name, sizes))
+
+
+def _wiring(name: str, sizes: tuple[int, ...]) -> dict[str, Callable]:
+    def absolute(cached, computed, take):
+        return _count(cached + computed, take)
+
+    def relative(cached, computed, take):
+        return _count(0, take)
+
+    def chunk_index(cached, computed, take):
+        return _count(cached + [sum(sizes[:i]) for i in range(len(sizes))].index(computed) * max(sizes), take)
+
+    def reset(cached, computed, take):
+        return _count(computed, take)
+
+    return {
+        "plain": {},
+        "relative": {"positions": relative},
+        "q_only": {"positions": relative, "key_positions": absolute},
+        "k_only": {"key_positions": relative},
+        "chunk_index": {"positions": chunk_index},
+        "reset_at_prefix": {"positions": reset},
+    }[name]
+
+
+def _count(start: int, take: int) -> np.ndarray:
+    return np.arange(start, start + take)
+
+
+EXERCISE = Exercise(
+    name="check_positions",
+    number="3.3",
+    title="Write the test",
+    notebook="03_positions",
+    mode="test",
+    groups=(Group("kills", 6, cases, judge),),
+    same=same,
+    wrong_answers=WRONG,
+    right_answers=RIGHT,
+    reread="Reread notebook 03, section 4.",
+    callbacks={"prefill_fn": make_prefill, "reference": make_reference},
+)

@@ -1,0 +1,247 @@
+"""Exercise 3.2, rope: rotate by absolute positions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autograder.compare import far_from, first_index, first_trouble, returned, same_floats, wrong_shape
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+
+AXES = "the shape of x, [tokens, heads, head_dim]"
+
+
+def oracle(x: np.ndarray, positions: np.ndarray, theta: float = 10000.0) -> np.ndarray:
+    """Rotation of the pairs as complex numbers, in float64."""
+    half = x.shape[-1] // 2
+    angle = positions[:, None, None] * theta ** (-np.arange(half) / half)
+    turned = (x[..., :half].astype(np.float64) + 1j * x[..., half:]) * np.exp(1j * angle)
+    return np.concatenate([turned.real, turned.imag], axis=-1)
+
+
+def _call(x: np.ndarray, positions: np.ndarray, *theta: float, **facts) -> Call:
+    where = (
+        f"positions {positions[0]} to {positions[-1]}"
+        if np.array_equal(positions, np.arange(positions[0], positions[0] + len(positions)))
+        else "positions " + ", ".join(map(str, positions[:6])) + (" ..." if len(positions) > 6 else "")
+    )
+    return Call((x, positions, *theta), f"rope(x {list(x.shape)}, {where}{''.join(f', {t:g}' for t in theta)})", facts)
+
+
+def _x(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def logic_cases(seed: int) -> list[Call]:
+    """A first and a later chunk, one token, rows of several requests at once, another theta, the smallest head."""
+    rng = np.random.default_rng(seed)
+    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
+    start, tokens = draw(20, 100), draw(5, 12)
+    decodes = np.array([draw(40, 90), draw(100, 900), draw(3, 30), 4096, draw(3, 30)])
+    return [
+        _call(_x(rng, tokens, 4, 16), np.arange(tokens)),
+        _call(_x(rng, tokens, 2, 8), np.arange(start, start + tokens)),
+        _call(_x(rng, 1, 3, 32), np.array([draw(5, 60)])),
+        _call(_x(rng, len(decodes), 2, 16), decodes),
+        _call(_x(rng, tokens, 3, 16), np.arange(start, start + tokens), 500_000.0),
+        _call(_x(rng, 7, 1, 2), np.arange(draw(1, 9), 60)[:7]),
+    ]
+
+
+def _logic(call: Call, got: np.ndarray) -> str | None:
+    wanted = oracle(*call.args)
+    shape = wrong_shape(call, got, wanted.shape, AXES)
+    if shape or got.dtype.kind not in "biuf":
+        return shape or f"{call.label} has dtype {got.dtype}, wanted float32."
+    at = far_from(got, wanted)
+    if at is None:
+        return None
+    token, head, i = at
+    half = wanted.shape[-1] // 2
+    clean = "Token 0 is right. " if token > 0 else ""
+    return (
+        f"{call.label}: token {token} (position {call.args[1][token]}), head {head}, dimension {i} is {got[at]:.4g}, "
+        f"it should be {wanted[at]:.4g}. {clean}This is the {'first' if i < half else 'second'} number of pair "
+        f"{i % half}."
+    )
+
+
+def judge_logic(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
+    return first_trouble(calls, outcomes, _logic) or Verdict(True, count=f"{len(calls)} cases close to float64")
+
+
+def bits_cases(seed: int) -> list[Call]:
+    """Keys of 60 tokens in one pass, then the same keys in chunks of 1, ragged ones, and behind a hit."""
+    rng = np.random.default_rng(seed)
+    tokens, hit = 60, int(rng.integers(17, 40))
+    x, positions = _x(rng, tokens, 2, 32), np.arange(tokens)
+    parts = ((0, tokens), (0, 1), (31, 32), (1, 3), (3, 10), (10, 41), (hit, hit + 5), (hit, tokens))
+    return [_call(x[a:b], positions[a:b], rows=(a, b)) for a, b in parts]
+
+
+def judge_bits(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
+    """Right, and each chunk's rows the same as one pass's in every bit. Never compared with the library's own bits."""
+    trouble = first_trouble(calls, outcomes, _logic)
+    if trouble:
+        return trouble
+    whole, *chunks = returned(outcomes)
+    for call, got in zip(calls[1:], chunks, strict=True):
+        start, stop = call.facts["rows"]
+        if got.dtype != whole.dtype or not np.array_equal(got, whole[start:stop]):
+            row = 0 if got.dtype != whole.dtype else first_index(got != whole[start:stop])[0]
+            return Verdict(
+                False,
+                what=(
+                    f"Your values are right, but their bits depend on the cut: position {start + row} has other last "
+                    f"bits in the "
+                    f"chunk [{start}, {stop}) than in one pass of {len(whole)} tokens."
+                ),
+                which=_ROUNDING,
+            )
+    return Verdict(True, count=f"{len(chunks)} chunks equal one pass in every bit")
+
+
+_ROUNDING = (
+    "A token's result must be made from that token alone. Something here is rounded differently with other rows "
+    "beside it: "
+    "angles counted on from the first row, a matrix product, a scale taken over the whole array."
+)
+
+
+def _wrong(
+    name: str,
+    message: str,
+    *,
+    table: str = "rope_cos_sin(positions, x.shape[-1], theta)",
+    axis: str = "[:, None, :]",
+    split: str = "x[..., :half], x[..., half:]",
+    turned: str = "[first * cos - second * sin, second * cos + first * sin]",
+    result: str = "np.concatenate({}, axis=-1)",
+) -> WrongAnswer:
+    """The library's lines with one of them wrong."""
+    return WrongAnswer(
+        name,
+        f"""\
+def rope(x, positions, theta=10000.0):
+    half = x.shape[-1] // 2
+    cos, sin = {table}
+    cos, sin = cos{axis}, sin{axis}
+    first, second = {split}
+    return {result.format(turned)}
+""",
+        message,
+    )
+
+
+WRONG = (
+    _wrong(
+        "relative",
+        "The given positions are not used: the rows of this chunk are counted from 0.",
+        table="rope_cos_sin(np.arange(len(x)), x.shape[-1], theta)",
+    ),
+    _wrong(
+        "consecutive",
+        "Only the first position is used and the others are counted on from it. The rows of a batch can belong to "
+        "several requests, each at its own position.",
+        table="rope_cos_sin(positions[0] + np.arange(len(x)), x.shape[-1], theta)",
+    ),
+    _wrong(
+        "one_based",
+        "Every token is turned by one position too many. Position 0 is not turned at all.",
+        table="rope_cos_sin(positions + 1, x.shape[-1], theta)",
+    ),
+    _wrong(
+        "interleaved",
+        "The pairs are neighbours, (0, 1), (2, 3), ... Another family of models does that. Here pair i is "
+        "dimension i and dimension i + head_dim // 2 (rotate-half).",
+        split="x[..., 0::2], x[..., 1::2]",
+        result="np.stack({}, axis=-1).reshape(x.shape)",
+    ),
+    _wrong(
+        "other_way",
+        "The pairs turn the other way: the sign of sin is swapped.",
+        turned="[first * cos + second * sin, second * cos - first * sin]",
+    ),
+    _wrong(
+        "not_crossed",
+        "The second half adds second * sin where first * sin belongs: a rotation mixes the two.",
+        turned="[first * cos - second * sin, second * cos + second * sin]",
+    ),
+    _wrong(
+        "halves_swapped",
+        "The two halves of the result have changed places.",
+        turned="[second * cos + first * sin, first * cos - second * sin]",
+    ),
+    _wrong(
+        "ignores_theta",
+        "The argument theta is not used: this is right for 10000 only.",
+        table="rope_cos_sin(positions, x.shape[-1])",
+    ),
+    _wrong(
+        "half_the_exponent",
+        "The frequencies fall half as fast as they should: pair i turns by theta ** (-2 * i / head_dim), and here "
+        "the 2 is missing.",
+        table="(f(positions[:, None] * theta ** (-np.arange(half) / x.shape[-1])) for f in (np.cos, np.sin))",
+    ),
+    _wrong(
+        "one_speed",
+        "All pairs turn at the same speed. Pair 0 is the fastest, and each next one is slower.",
+        table="(f(positions[:, None] * np.ones(half)) for f in (np.cos, np.sin))",
+    ),
+    _wrong(
+        "added",
+        "Cosines and sines are added to the vector, as older sinusoidal embeddings do. RoPE rotates: it multiplies.",
+        turned="[first + cos, second + sin]",
+    ),
+)
+
+RIGHT = (
+    """\
+def rope(x, positions, theta=10000.0):
+    half = x.shape[-1] // 2
+    cos, sin = rope_cos_sin(positions, x.shape[-1], theta)
+    turned = (x[..., :half] + 1j * x[..., half:]) * (cos + 1j * sin)[:, None, :]
+    return np.concatenate([turned.real, turned.imag], axis=-1)
+""",
+    """\
+def rope(x, positions, theta=10000.0):
+    cos, sin = rope_cos_sin(positions, x.shape[-1], theta)
+    turn = np.array([[cos, -sin], [sin, cos]])  # [2, 2, tokens, half]
+    pairs = x.reshape(*x.shape[:2], 2, -1)
+    return np.einsum("abti,thbi->thai", turn, pairs).reshape(x.shape)
+""",
+    """\
+def rope(x, positions, theta=10000.0):
+    out, half = np.empty_like(x), x.shape[-1] // 2
+    for t, position in enumerate(positions):
+        for i in range(half):
+            angle = float(position) * theta ** (-2 * i / (2 * half))
+            c, s = np.cos(angle), np.sin(angle)
+            out[t, :, i] = x[t, :, i] * c - x[t, :, i + half] * s
+            out[t, :, i + half] = x[t, :, i + half] * c + x[t, :, i] * s
+    return out
+""",
+    """\
+def rope(x, positions, theta=10000.0):
+    inv_freq = 1.0 / theta ** (np.arange(0, x.shape[-1], 2, dtype=np.float32) / x.shape[-1])
+    angle = np.outer(positions.astype(np.float32), inv_freq.astype(np.float32))
+    angle = np.concatenate([angle, angle], axis=-1)[:, None, :]
+    half = x.shape[-1] // 2
+    rotated = np.concatenate([-x[..., half:], x[..., :half]], axis=-1)
+    return x * np.cos(angle) + rotated * np.sin(angle)
+""",
+)
+
+EXERCISE = Exercise(
+    name="rope",
+    number="3.2",
+    title="Rotary position embedding",
+    notebook="03_positions",
+    mode="kernel",
+    groups=(Group("logic", 3, logic_cases, judge_logic), Group("bits", 1, bits_cases, judge_bits)),
+    same=same_floats,
+    wrong_answers=WRONG,
+    right_answers=RIGHT,
+    reread="Reread notebook 03, section 3.",
+    imports="import numpy as np\nfrom course_lib.rope import rope_cos_sin",
+    library=("course_lib.rope:rope", "course_lib.rope:rotate"),
+)

@@ -1,0 +1,431 @@
+"""The checks are code that gives points, so they are held to: right answers everything, wrong ones their own words."""
+
+import copy
+import functools
+import importlib
+import inspect
+import pickle
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autograder import check
+from autograder.answers import perform
+from autograder.check import evaluate
+from autograder.compare import judge
+from autograder.exercise import Callback, Raised
+from autograder.exercises import EXERCISES, nb03_check, nb03_tests
+from course_lib import masks, rope
+
+ROOT = Path(__file__).parents[1]
+SEEDS = (check.PUBLIC_SEED, 0, 2**60 + 5)
+ALL = list(EXERCISES.values())
+GROUPS = [pytest.param(e, g, id=f"{e.name}-{g.name}") for e in ALL for g in e.groups]
+WRONG = [pytest.param(e, w, id=f"{e.name}-{w.name}") for e in ALL for w in e.wrong_answers]
+RIGHT = [pytest.param(e, i, id=f"{e.name}-{i}") for e in ALL for i in range(len(e.right_answers))]
+WITH_LIBRARY = [pytest.param(e, id=e.name) for e in ALL if e.library]
+
+
+def library_function(exercise):
+    module, _, name = exercise.library[0].partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def pasted(exercise):
+    """The library's function as a learner's paste of it: the same text, another function."""
+    return exercise.compile("from collections.abc import Sequence\n" + inspect.getsource(library_function(exercise)))
+
+
+def verdicts(exercise, fn, seed=check.PUBLIC_SEED):
+    return [evaluate(exercise, group, fn, seed) for group in exercise.groups]
+
+
+# Right answers
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("exercise", WITH_LIBRARY)
+def test_a_pasted_copy_of_the_library_function_passes_every_group(exercise, seed):
+    assert [v.message for v in verdicts(exercise, pasted(exercise), seed)] == [""] * len(exercise.groups)
+
+
+@pytest.mark.parametrize("exercise, number", RIGHT)
+def test_a_right_answer_written_otherwise_passes_every_group(exercise, number):
+    fn = exercise.compile(exercise.right_answers[number])
+    for seed in SEEDS:
+        assert [v.message for v in verdicts(exercise, fn, seed)] == [""] * len(exercise.groups)
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=lambda e: e.name)
+def test_every_exercise_keeps_five_wrong_answers_and_two_right_ones(exercise):
+    assert len(exercise.wrong_answers) >= 5 and len(exercise.right_answers) >= 2
+    assert len({w.name for w in exercise.wrong_answers}) == len(exercise.wrong_answers)
+    assert len({w.message for w in exercise.wrong_answers}) == len(exercise.wrong_answers)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        np.matrix,
+        np.asfortranarray,
+        lambda m: m[:, ::-1][:, ::-1],
+        lambda m: m.astype(np.int8),
+        lambda m: m.tolist(),
+        lambda m: tuple(map(tuple, m)),
+        lambda m: pytest.importorskip("torch").tensor(m),
+    ],
+    ids=["matrix", "fortran", "view", "int8", "lists", "tuples", "torch"],
+)
+def test_a_right_mask_of_any_array_type_passes(convert):
+    assert all(v.passed for v in verdicts(EXERCISES["chunk_attention_mask"], lambda c, k: convert(_triangle(c, k))))
+
+
+def _triangle(chunk_len, cached_len):
+    return np.tri(chunk_len, cached_len + chunk_len, cached_len, dtype=bool)
+
+
+def test_an_answer_may_write_into_its_arguments():
+    def attend(q, k, v, mask):
+        right = pasted(EXERCISES["attend"])(q, k, v, mask)
+        q[:], k[:], v[:], mask[:] = 0, 0, 0, False
+        return right
+
+    assert all(v.passed for v in verdicts(EXERCISES["attend"], attend))
+
+
+def test_an_answer_may_return_the_same_buffer_every_time():
+    buffer = np.zeros((200, 200), dtype=bool)
+
+    def chunk_attention_mask(chunk_len, cached_len):
+        view = buffer[:chunk_len, : cached_len + chunk_len]
+        view[:] = _triangle(chunk_len, cached_len)
+        return view
+
+    assert all(v.passed for v in verdicts(EXERCISES["chunk_attention_mask"], chunk_attention_mask))
+
+
+# Wrong answers
+
+
+@pytest.mark.parametrize("exercise, wrong", WRONG)
+def test_a_kept_wrong_answer_loses_points_with_its_own_words(exercise, wrong):
+    fn = exercise.compile(wrong.source)
+    for seed in SEEDS:
+        failed = [v for v in verdicts(exercise, fn, seed) if not v.passed]
+        assert failed
+        for verdict in failed:
+            assert verdict.mistake == wrong.name
+            assert wrong.message in verdict.message and verdict.what and verdict.where.startswith("Reread notebook")
+
+
+def _constants(call):
+    yield from (
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        0.5,
+        "",
+        "yes",
+        [],
+        (),
+        {},
+        [[True]],
+        np.zeros(0),
+        np.zeros((3, 8)),
+        np.ones((3, 8), bool),
+    )
+    yield from (arg for arg in call.args if not isinstance(arg, Callback))
+
+
+@pytest.mark.parametrize("exercise, group", GROUPS)
+def test_no_constant_passes_a_group(exercise, group):
+    first, last = (group.cases(check.PUBLIC_SEED)[i] for i in (0, -1))
+    constants = [*_constants(first)]
+    if exercise.mode != "test":
+        constants += [pasted(exercise)(*copy.deepcopy(call.args)) for call in (first, last)]
+    for constant in constants:
+        assert not evaluate(exercise, group, lambda *args, always=constant: always).passed, constant
+
+
+@pytest.mark.parametrize("exercise, group", GROUPS)
+def test_no_stub_and_no_echo_passes_a_group(exercise, group):
+    def raises(error):
+        def stub(*args, **kwargs):
+            raise error
+
+        return stub
+
+    arguments = len(group.cases(0)[0].args)
+    echoes = [lambda *args, i=i: args[i] for i in range(arguments)]
+    zeros = [lambda *args: np.zeros_like(args[0]), lambda *args: np.ones_like(args[0])]
+    errors = [raises(error) for error in (AssertionError("no"), ValueError("no"), SystemExit(0), RecursionError())]
+    for fn in (*echoes, *zeros, *errors):
+        assert not evaluate(exercise, group, fn).passed
+
+
+@pytest.mark.parametrize("exercise, group", GROUPS)
+def test_an_untouched_stub_is_told_which_exercise_it_is(exercise, group):
+    def stub(*args):
+        raise NotImplementedError("from the notebook")
+
+    want = f"Exercise {exercise.number}, {exercise.name}, is not written yet. Replace the raise line with your answer."
+    assert evaluate(exercise, group, stub).message == want
+
+
+def test_a_plain_attention_kernel_earns_logic_and_not_bits_and_hears_why():
+    exercise = EXERCISES["attend"]
+    plain = exercise.compile(exercise.wrong_answer("plain").source)
+    einsum = exercise.compile("""\
+def attend(q, k, v, mask):
+    scores = np.einsum("qd,kd->qk", q, k, optimize=True) / np.sqrt(q.shape[-1])
+    weights = np.exp(np.where(mask, scores, -1e30) - scores.max())
+    weights /= weights.sum(axis=1, keepdims=True)
+    return np.einsum("qk,kd->qd", weights, v, optimize=True)
+""")
+    for seed in range(20):
+        for fn in (plain, einsum):
+            logic, bits = verdicts(exercise, fn, seed)
+            assert logic.passed and not bits.passed and bits.mistake == "plain"
+            assert "exact.matmul" in bits.message
+
+
+def test_one_layer_deeper_the_kv_cache_shows_what_layer_0_cannot():
+    exercise = EXERCISES["chunk_attention_mask"]
+    message = evaluate(
+        exercise, exercise.group("kv"), exercise.compile(exercise.wrong_answer("top_left").source)
+    ).message
+    assert "layer 1 K differs" in message and "layer 0 is equal" in message
+
+
+def test_chunk_relative_positions_are_told_by_name_and_by_the_clean_values():
+    exercise = EXERCISES["positions"]
+    message = evaluate(exercise, exercise.group("kv"), lambda cached, computed, take: np.arange(take)).message
+    assert "layer 0 K differs" in message and "layer 0 V is equal" in message and "chunk-relative" in message
+
+
+def test_an_error_is_shown_with_its_type_text_and_line():
+    with pytest.raises(check.CheckFailed, match=r"raised ZeroDivisionError: division by zero \(line \d+: return 1 / 0"):
+        check.positions(_divides)
+
+
+def _divides(cached, computed, take):
+    return 1 / 0
+
+
+# check_positions
+
+
+def test_a_test_that_breaks_has_not_refused():
+    def check_positions(prefill_fn, reference):
+        prefill_fn([1, 2, 3], [2], 0)  # adds up to 2
+
+    (verdict,) = verdicts(EXERCISES["check_positions"], check_positions)
+    assert "your test itself broke" in verdict.message and "add up to" in verdict.message
+
+
+def test_survivors_are_listed_with_what_would_show_them():
+    fn = EXERCISES["check_positions"].compile(nb03_tests._cuts(nb03_tests.ALL, "([5, 20, 15], 0)"))
+    (verdict,) = verdicts(EXERCISES["check_positions"], fn)
+    assert (
+        "lets through 1 of 6" in verdict.message
+        and "reset_at_prefix" in verdict.message
+        and "pass a hit" in verdict.message
+    )
+
+
+@pytest.mark.parametrize("weights", [nb03_check.WEIGHTS[0], nb03_check.WEIGHTS[-1]])
+def test_the_next_token_survives_some_faults_and_not_all(weights):
+    argmax = EXERCISES["check_positions"].compile(EXERCISES["check_positions"].wrong_answer("argmax").source)
+    reference = nb03_check.make_reference(Callback("reference", (weights,)))
+    survivors = set()
+    for name in nb03_check.WRONG_PREFILLS:
+        try:
+            argmax(nb03_check.make_prefill(Callback("prefill_fn", (name, weights))), reference)
+            survivors.add(name)
+        except AssertionError:
+            pass
+    assert "one_based" in survivors and 2 <= len(survivors) < len(nb03_check.WRONG_PREFILLS)
+
+
+# The library's own function is no answer
+
+
+def _re_exports(function):
+    @functools.wraps(function)
+    def wrapped(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    def quiet(*args):
+        try:
+            return function(*args)
+        except Exception:
+            return None
+
+    class Holder:
+        method = staticmethod(function)
+
+        def __call__(self, *args):
+            return function(*args)
+
+    yield from (
+        function,
+        functools.partial(function),
+        wrapped,
+        quiet,
+        Holder().method,
+        Holder(),
+        lambda *args: function(*args),
+    )
+    yield functools.lru_cache(function)
+    yield types.FunctionType(function.__code__, function.__globals__, "mine", function.__defaults__)
+    yield lambda *args: list(map(function, *([arg] for arg in args)))[0]
+
+
+@pytest.mark.parametrize("exercise", WITH_LIBRARY)
+def test_the_library_function_is_refused_in_every_disguise(exercise):
+    for name in exercise.library[:1]:
+        for fn in _re_exports(library_function(exercise)):
+            for verdict in verdicts(exercise, fn):
+                assert not verdict.passed and name.replace(":", ".") in verdict.message
+
+
+def test_an_earlier_answer_and_the_supplied_operations_may_be_called():
+    def ragged_mask(q_lens, kv_lens):
+        blocks = [masks.chunk_attention_mask(q, kv - q) for q, kv in zip(q_lens, kv_lens)]
+        rows = [
+            np.hstack([b if i == r else np.zeros((len(b), c.shape[1]), bool) for i, c in enumerate(blocks)])
+            for r, b in enumerate(blocks)
+        ]
+        return np.vstack(rows)
+
+    assert all(v.passed for v in verdicts(EXERCISES["ragged_mask"], ragged_mask))
+    assert not evaluate(
+        EXERCISES["chunk_attention_mask"],
+        EXERCISES["chunk_attention_mask"].groups[0],
+        lambda c, k: masks.ragged_mask([c], [c + k]),
+    ).passed
+    assert all(v.passed for v in verdicts(EXERCISES["rope"], pasted(EXERCISES["rope"])))
+    assert rope.rope_cos_sin.__code__ not in {library_function(EXERCISES["rope"]).__code__}
+
+
+def test_a_profiler_that_was_running_still_runs_afterwards():
+    profile = lambda *args: None  # noqa: E731
+    sys.setprofile(profile)
+    try:
+        perform(lambda *a: 1, EXERCISES["positions"].groups[0].cases(0), library=EXERCISES["positions"].library)
+        assert sys.getprofile() is profile
+    finally:
+        sys.setprofile(None)
+
+
+# A check is data
+
+
+def _is_data(value):
+    if isinstance(value, Callback):
+        return isinstance(value.name, str) and all(isinstance(x, (int, str)) for x in value.data)
+    return (
+        isinstance(value, np.ndarray)
+        or type(value) in (int, float)
+        or (type(value) is list and all(type(x) is int for x in value))
+    )
+
+
+@pytest.mark.parametrize("exercise, group", GROUPS)
+def test_the_judge_gives_the_same_verdict_on_what_travelled(exercise, group):
+    calls = group.cases(7)
+    assert all(_is_data(arg) for call in calls for arg in call.args)
+    for source in (exercise.right_answers[0], exercise.wrong_answers[0].source):
+        outcomes, _ = perform(exercise.compile(source), calls, callbacks=exercise.callbacks)
+        travelled = pickle.loads(pickle.dumps(outcomes))
+        assert judge(exercise, group, group.cases(7), travelled) == judge(exercise, group, calls, outcomes)
+
+
+@pytest.mark.parametrize("exercise, group", GROUPS)
+def test_another_seed_chooses_other_inputs(exercise, group):
+    seeds = [repr([(c.label, c.args) for c in group.cases(seed)]) for seed in (1, 1, 2)]
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
+# The front door
+
+
+def test_success_is_one_line_on_stdout(capfd):
+    assert check.positions(lambda cached, computed, take: range(cached + computed, cached + computed + take)) is None
+    out, err = capfd.readouterr()
+    assert err == "" and out.count("\n") == 1
+    assert out.startswith("Exercise 3.1 positions: values (12 cases) and kv (3 cuts")
+
+
+def test_what_an_answer_prints_and_warns_reaches_no_screen_and_does_no_harm(capfd):
+    def positions(cached, computed, take):
+        for _ in range(2_000):
+            print("x" * 1_000)
+            print("y", file=sys.stderr)
+        np.array([1.0]) / 0
+        return list(range(cached + computed, cached + computed + take))
+
+    check.positions(positions)
+    out, err = capfd.readouterr()
+    assert err == "" and len(out) < 300
+
+
+def test_what_a_failing_answer_printed_is_shown_to_its_author():
+    def positions(cached, computed, take):
+        print("cached is", cached)
+        return np.arange(take)
+
+    with pytest.raises(check.CheckFailed, match="Your function printed:\ncached is 0"):
+        check.positions(positions)
+
+
+def test_a_failing_group_is_told_in_full_and_the_others_in_a_word():
+    exercise = EXERCISES["attend"]
+    with pytest.raises(check.CheckFailed) as caught:
+        check.attend(exercise.compile(exercise.wrong_answer("plain").source))
+    assert str(caught.value).startswith(
+        "Exercise 2.3 attend, bits: "
+    ) and "Group logic (6 cases close to float64) passes." in str(caught.value)
+    with pytest.raises(check.CheckFailed, match="Group bits fails too."):
+        check.attend(exercise.compile(exercise.wrong_answer("no_scale").source))
+    check.attend(exercise.compile(exercise.wrong_answer("plain").source), group="logic")
+
+
+def test_a_notebook_shows_the_message_without_a_traceback():
+    assert check.CheckFailed("Row 0 ...")._render_traceback_() == ["CheckFailed: Row 0 ..."]
+
+
+def test_names_that_do_not_exist_are_answered_with_those_that_do():
+    assert check.names() == list(EXERCISES) and set(check.names()) <= set(dir(check))
+    with pytest.raises(AttributeError, match="chunk_attention_mask, ragged_mask"):
+        check.chunk_attention_msak  # noqa: B018
+    with pytest.raises(ValueError, match="values, kv"):
+        check.positions(lambda *a: 1, group="bits")
+    with pytest.raises(TypeError, match=r"without calling it: check.positions\(positions\)"):
+        check.positions(np.arange(3))
+
+
+def test_checks_need_nothing_but_numpy():
+    code = """
+import sys
+from autograder import check
+from autograder.exercises import EXERCISES
+for exercise in EXERCISES.values():
+    getattr(check, exercise.name)(exercise.compile(exercise.right_answers[0]))
+unwanted = {"torch", "nbgrader", "jupytext", "nbformat", "matplotlib", "IPython"}
+print(sorted({name.partition(".")[0] for name in sys.modules} & unwanted))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr == "" and done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_call_that_raised_is_plain_data_too():
+    outcomes, _ = perform(_divides, EXERCISES["positions"].groups[0].cases(0)[:1])
+    assert isinstance(outcomes[0], Raised) and outcomes[0].type == "ZeroDivisionError"
