@@ -56,7 +56,8 @@ def lab(arguments):
 def test(arguments):
     options = [] if "--all" in arguments else ["-m", "not slow and not gpu and not browser"]
     chosen = [a for a in arguments if a != "--all"]
-    return run(HERE.python_for(["dev"]), ["-m", "pytest"] + options + (chosen or ["-n", "auto", "--maxprocesses", "4"]))
+    spread = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadgroup"]
+    return run(HERE.python_for(["dev"]), ["-m", "pytest"] + options + (chosen or spread))
 
 
 def bench(arguments):

@@ -1,9 +1,12 @@
-"""What all tests share: the markers of pyproject.toml, and for everything skipped a reason."""
+"""What all tests share: markers that skip with a reason, a copy of the project, a Python that has nothing."""
 
 import os
 import shutil
 import venv
 from pathlib import Path
+
+# Before NumPy is imported: OpenBLAS threads wait by spinning, and beside a second worker that costs minutes.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings
