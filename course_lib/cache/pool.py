@@ -47,14 +47,22 @@ class KVPool:
 
     def check(self, slots: np.ndarray) -> np.ndarray:
         """`slots` if each exists and none repeats; ValueError otherwise. `write` relies on it."""
-        slots = np.asarray(slots, dtype=np.int64)
-        if slots.size and not (0 <= slots.min() and slots.max() < self.num_slots):
-            bad = slots[(slots < 0) | (slots >= self.num_slots)][0]
-            raise ValueError(f"slot {bad} is not in the pool (0 .. {self.num_slots - 1}): check the block table.")
+        slots = self._inside(slots)
         values, counts = np.unique(slots, return_counts=True)
         if (counts > 1).any():
             raise ValueError(f"slot {values[counts > 1][0]} would be written twice in one step: two tokens share it.")
         return slots
+
+    def _inside(self, slots: np.ndarray) -> np.ndarray:
+        """`slots` as [tokens] int64 if each exists: an index of -1 would quietly mean the last slot."""
+        slots = np.asarray(slots)
+        if slots.ndim != 1 or (slots.size and slots.dtype.kind not in "iu"):
+            got = f"shape {slots.shape} and dtype {slots.dtype}"
+            raise ValueError(f"slots have {got}, expected one dimension of integers.")
+        if slots.size and not (0 <= slots.min() and slots.max() < self.num_slots):
+            bad = slots[(slots < 0) | (slots >= self.num_slots)][0]
+            raise ValueError(f"slot {bad} is not in the pool (0 .. {self.num_slots - 1}): check the block table.")
+        return slots.astype(np.int64)
 
     def write(self, layer: int, slots: np.ndarray, k, v) -> None:
         """Store keys and values of this step's tokens in the slots reserved for them, in place.
@@ -74,12 +82,17 @@ class KVPool:
         self.v[layer, index] = v
 
     def gather(self, layer: int, slots: np.ndarray):
-        """Keys and values in `slots`, in that order: two arrays [len(slots), kv_heads, head_dim], copies."""
-        index = like(self.k, np.asarray(slots, dtype=np.int64))
+        """Keys and values in `slots`, in that order: two arrays [len(slots), kv_heads, head_dim], copies.
+
+        Raises ValueError for a slot outside the pool.
+        """
+        index = like(self.k, self._inside(slots))
         return self.k[layer, index], self.v[layer, index]
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy every layer's keys and values of one block over another (copy on write)."""
+        if not (0 <= source < self.num_blocks and 0 <= target < self.num_blocks):
+            raise ValueError(f"cannot copy block {source} to {target}: the pool has blocks 0 .. {self.num_blocks - 1}.")
         for x in (self.k, self.v):
             a, b = source * self.block_size, target * self.block_size
             x[:, b : b + self.block_size] = x[:, a : a + self.block_size]
