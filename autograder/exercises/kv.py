@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autograder.exercise import Call, Verdict
+from course_lib.kv_diff import first_divergence
 from course_lib.model import Model
 from course_lib.prefill import KVSnapshot, one_pass, prefill
 from course_lib.weights import seeded_model
@@ -86,27 +87,16 @@ def judge_cuts(calls: Sequence[Call], values: Sequence[np.ndarray], plug: Callab
 
 def first_difference(got: KVSnapshot, right: KVSnapshot) -> str:
     """Where two runs part first, layer by layer, and what the clean part before it tells; "" if nowhere."""
-    for layer in range(len(right.k)):
-        k = _positions(got.k[layer], right.k[layer])
-        v = _positions(got.v[layer], right.v[layer])
-        if not len(k) and not len(v):
-            continue
-        first = f"layer {layer} {'K' if len(k) else 'V'} differs, first at position {(k if len(k) else v)[0]}"
-        if layer == 0 and not len(v):
-            return (
-                f"{first}; layer 0 V is equal. V has no position in it, K has: the rotation is wrong, not the tokens."
-            )
-        if layer == 0:
-            return f"{first}."
-        return (
-            f"{first}; layer 0 is equal. Layer 0's K and V are made before any attention, so a wrong mask cannot "
-            f"touch them: "
-            f"attention in layer {layer - 1} read the wrong keys, or turned its queries wrongly."
-        )
-    if not np.array_equal(got.logits, right.logits):
+    d = first_divergence(right, got)
+    if d is None:
+        return ""
+    if d.layer is None:
         return "every K and V is equal and the logits differ: the last layer's attention reaches only the logits."
-    return ""
-
-
-def _positions(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.flatnonzero((a != b).reshape(len(a), -1).any(axis=1))
+    first = f"layer {d.layer} {d.tensor} differs, first at position {d.position}"
+    if d.layer == 0:
+        clean = "; layer 0 V is equal. V has no position in it, K has: the rotation is wrong, not the tokens"
+        return f"{first}{'' if d.where[0, 1].any() else clean}."
+    return (
+        f"{first}; layer 0 is equal. Layer 0's K and V are made before any attention, so a wrong mask cannot "
+        f"touch them: attention in layer {d.layer - 1} read the wrong keys, or turned its queries wrongly."
+    )

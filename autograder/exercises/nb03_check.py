@@ -11,6 +11,7 @@ from autograder.compare import broke, printed_note
 from autograder.exercise import Call, Callback, Exercise, Group, Outcome, Raised, Returned, Verdict
 from autograder.exercises import kv
 from autograder.exercises.nb03_tests import RIGHT, WRONG
+from course_lib.faults import FAULTS, Scenario
 from course_lib.prefill import one_pass, prefill
 
 MAX_TOKENS = 160
@@ -178,37 +179,21 @@ def _run(name: str, weights: int, ids: tuple[int, ...], sizes: tuple[int, ...], 
         beside = [[(5 * i + r) % model.config.vocab_size for i in range(len(sizes) + 3 + r)] for r in (1, 2)]
         return prefill(model, ids, sizes, hit=hit, block_size=4, beside=beside)
     if name == "one_based":  # in the prefix too, so the prefix is computed here as a first chunk
-        return prefill(
-            model, ids, (hit, *sizes) if hit else sizes, positions=lambda _, computed, take: _count(computed + 1, take)
-        )
-    return prefill(model, ids, sizes, hit=hit, **_wiring(name, sizes))
+        positions = lambda _, computed, take: np.arange(computed + 1, computed + take + 1)  # noqa: E731
+        return prefill(model, ids, (hit, *sizes) if hit else sizes, positions=positions)
+    if name == "chunk_index":
+        starts = np.cumsum([0, *sizes]).tolist()
+        positions = lambda cached, computed, take: cached + starts.index(computed) * max(sizes) + np.arange(take)  # noqa: E731
+        return prefill(model, ids, sizes, hit=hit, positions=positions)
+    return Scenario(model, ids, sizes, hit).run(FAULTS[_KNOWN[name]] if name in _KNOWN else None)
 
 
-def _wiring(name: str, sizes: tuple[int, ...]) -> dict[str, Callable]:
-    def absolute(cached, computed, take):
-        return _count(cached + computed, take)
-
-    def relative(cached, computed, take):
-        return _count(0, take)
-
-    def chunk_index(cached, computed, take):
-        return _count(cached + [sum(sizes[:i]) for i in range(len(sizes))].index(computed) * max(sizes), take)
-
-    def reset(cached, computed, take):
-        return _count(computed, take)
-
-    return {
-        "plain": {},
-        "relative": {"positions": relative},
-        "q_only": {"positions": relative, "key_positions": absolute},
-        "k_only": {"key_positions": relative},
-        "chunk_index": {"positions": chunk_index},
-        "reset_at_prefix": {"positions": reset},
-    }[name]
-
-
-def _count(start: int, take: int) -> np.ndarray:
-    return np.arange(start, start + take)
+_KNOWN = {
+    "relative": "chunk-relative positions",
+    "q_only": "chunk-relative query positions",
+    "k_only": "chunk-relative key positions",
+    "reset_at_prefix": "positions reset at the prefix",
+}
 
 
 EXERCISE = Exercise(
