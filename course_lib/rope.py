@@ -4,6 +4,7 @@ Library `cos`, `sin` and `pow` differ in the last bit between processors and rel
 and round-to-integer do not (IEEE 754), so the angles are turned into cos and sin by those alone.
 """
 
+import math
 from decimal import Context, Decimal
 
 import numpy as np
@@ -78,6 +79,8 @@ def inverse_frequencies(head_dim: int, theta: float) -> np.ndarray:
     """theta ** (-2 i / head_dim) for i = 0 .. head_dim // 2 - 1: [head_dim // 2] float64, correctly rounded."""
     if head_dim < 2 or head_dim % 2:
         raise ValueError(f"head_dim={head_dim}; RoPE turns pairs, so it needs an even head_dim of at least 2.")
+    if not 1 <= theta < math.inf:  # below 1, frequencies grow, and with them the angles beyond MAX_ANGLE
+        raise ValueError(f"theta={theta}; the base of RoPE's frequencies must be a finite number of at least 1.")
     context = Context(prec=40)  # decimal is exact to its precision and the same on every machine
     powers = (context.power(Decimal(theta), context.divide(Decimal(-2 * i), Decimal(head_dim))) for i in range(head_dim // 2))
     return np.array([float(p) for p in powers])
