@@ -1,0 +1,318 @@
+"""The doctor says what is wrong in plain words, and its repair loses nothing and pleases nbgrader."""
+
+import json
+
+import nbformat
+import pytest
+from nbgrader.nbgraderformat import read as nbgrader_read
+
+from course_lib import doctor
+from course_lib.cli import run_command
+
+STUB = 'def half(x):\n    """Half of x."""\n    raise NotImplementedError("Exercise 1.1: half")'
+ANSWER = STUB.replace("raise Not", "return x / 2  # raise Not")
+OTHER = STUB.replace("raise Not", "return x * 0.5  # raise Not")
+CHECK, KINDS = 'check.half(half, group="values")', 'check.half(half, group="kinds")'
+
+
+def cell(name, text, grade_id=None, kind="code", **notes):
+    made = {"cell_type": kind, "id": name, "metadata": {}, "source": text.splitlines(keepends=True)}
+    if kind == "code":
+        made |= {"execution_count": None, "outputs": []}
+    if grade_id:
+        graded = "__" in grade_id
+        flags = {"grade": graded, "solution": not graded, "locked": graded, "task": False}
+        made["metadata"]["nbgrader"] = flags | {"grade_id": grade_id, "schema_version": 3} | notes
+        made["metadata"]["deletable"] = False
+    return made
+
+
+def handed_out():
+    cells = [
+        cell("title", "# Halves", kind="markdown"),
+        cell("half-solution", STUB, "half"),
+        cell("half-values", CHECK, "half__values", points=2),
+        cell("half-kinds", KINDS, "half__kinds", points=1),
+        cell("end", "That is it.", kind="markdown"),
+    ]
+    metadata = {"chunked_prefill_course": {"source": "solutions/01_half.py"}, "language_info": {"name": "python"}}
+    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A project with one released notebook and its index."""
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "01_half.ipynb").write_text(json.dumps(handed_out()))
+    (tmp_path / "course_lib" / "assets").mkdir(parents=True)
+    entry = {"name": "half", "number": "1.1", "title": "half", "notebook": "01_half", "points": 3}
+    entry["grade_ids"] = ["half__values", "half__kinds"]
+    (tmp_path / "course_lib" / "assets" / "exercises.json").write_text(json.dumps([entry]))
+    monkeypatch.setattr(doctor, "ROOT", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def mine(root):
+    """Writes a learner's notebook: the one handed out, answered, and then changed by `change(notebook)`."""
+
+    def write(change=lambda notebook: None, name="01_half.ipynb"):
+        notebook = handed_out()
+        notebook["cells"][1]["source"] = ANSWER
+        change(notebook)
+        path = root / "work" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(notebook), encoding="utf-8")
+        return path
+
+    return write
+
+
+def look(path, *flags):
+    return run_command("doctor", doctor.main, [str(path), *flags])
+
+
+def texts(notebook):
+    return sorted("".join(c["source"]) for c in notebook["cells"])
+
+
+def graded(path):
+    """grade id -> source, of a notebook that nbformat and nbgrader both accept."""
+    nbformat.validate(nbformat.read(path, as_version=4))
+    cells = nbgrader_read(path, as_version=4).cells
+    return {c.metadata.nbgrader["grade_id"]: c.source for c in cells if "nbgrader" in c.metadata}
+
+
+def repaired(path, capsys):
+    """Repair `path`; the result is well, holds every text it held before, and the old file is kept."""
+    before, old = path.read_bytes(), json.loads(path.read_text(encoding="utf-8-sig"))
+    assert look(path) == 1 and path.read_bytes() == before  # looking changes nothing
+    assert "--fix" in capsys.readouterr().out
+    assert look(path, "--fix") == 0
+    said = capsys.readouterr().out
+    assert path.with_name(path.name + ".bak").read_bytes() == before
+    new = json.loads(path.read_text(encoding="utf-8"))
+    remaining = texts(new)
+    for text in texts(old):
+        remaining.remove(text)
+    assert look(path) == 0, capsys.readouterr().out
+    return new, said
+
+
+# ---- notebooks that are well
+
+
+def test_a_notebook_as_handed_out_and_an_answered_one_are_well(mine, root, capsys):
+    assert look(mine()) == look(root / "notebooks" / "01_half.ipynb") == 0
+    assert "5 cells, 3 known to nbgrader" in capsys.readouterr().out
+
+
+def test_own_cells_and_another_name_are_no_fault(mine):
+    def add(notebook):
+        notebook["cells"].insert(2, cell("own", "half(3)"))
+        notebook["cells"].append(cell("draft", "def helper(x):\n    return x"))
+
+    assert look(mine(add, name="Copy of 01_half (1).ipynb")) == 0
+
+
+def test_a_notebook_of_ones_own_is_well_where_nothing_is_known_of_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "ROOT", tmp_path / "nowhere")
+    notebook = {"cells": [cell("a", "1 + 1")], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    (tmp_path / "own.ipynb").write_text(json.dumps(notebook))
+    assert look(tmp_path / "own.ipynb") == 0
+
+
+# ---- copied cells
+
+
+def insert(*cells_and_places):
+    def change(notebook):
+        for place, text, *rest in cells_and_places:
+            made = cell("half-solution", text, "half") if not rest else cell("half-values", text, rest[0], points=2)
+            notebook["cells"].insert(place, made)
+
+    return change
+
+
+def test_of_an_answer_and_an_untouched_copy_the_answer_stays_and_the_copy_does_not_run(mine, capsys):
+    for place in (1, 2, 5):  # above the answer, between it and the check, at the end
+        path = mine(insert((place, STUB)), name=f"copy{place}.ipynb")
+        with pytest.raises(Exception, match="half"):
+            graded(path)
+        new, _ = repaired(path, capsys)
+        assert graded(path)["half"] == ANSWER
+        (stub,) = [c for c in new["cells"] if "".join(c["source"]) == STUB]
+        assert stub["cell_type"] == "raw" and "outputs" not in stub and "nbgrader" not in stub["metadata"]
+
+
+def test_of_two_equal_copies_one_is_left_to_nbgrader(mine, capsys):
+    path = mine(insert((2, ANSWER)))
+    new, _ = repaired(path, capsys)
+    assert graded(path)["half"] == ANSWER
+    assert [c["cell_type"] for c in new["cells"] if "".join(c["source"]) == ANSWER] == ["code", "code"]
+
+
+def test_of_two_different_answers_both_stay_code_and_the_one_that_counts_is_named(mine, capsys):
+    path = mine(insert((2, OTHER), (6, ANSWER + "  # late")))
+    new, said = repaired(path, capsys)
+    assert graded(path)["half"] == OTHER  # runs last before the check
+    assert "3 different answers" in said and "runs last before the check" in said
+    assert [c["cell_type"] for c in new["cells"] if "def half" in "".join(c["source"])] == ["code"] * 3
+
+
+def test_without_the_released_notebook_a_stub_is_known_by_its_reminder(mine, root, capsys):
+    (root / "notebooks" / "01_half.ipynb").unlink()
+    path = mine(lambda n: n["cells"].insert(2, cell("half-solution", STUB, "half")) or
+                n["cells"].__setitem__(1, cell("half-solution", "def half(x):\n    return x / 2", "half")))
+    repaired(path, capsys)
+    assert graded(path)["half"] == "def half(x):\n    return x / 2"
+
+
+def test_of_a_copied_check_the_one_as_handed_out_is_kept(mine, capsys):
+    path = mine(insert((2, "check.half(lambda x: x / 2)", "half__values")))
+    new, _ = repaired(path, capsys)
+    assert graded(path)["half__values"] == CHECK
+    assert not new["cells"][2]["metadata"]
+
+
+# ---- lost, damaged and wild
+
+
+def test_lost_nbgrader_notes_come_back(mine, capsys):
+    def lose(notebook):
+        for made in notebook["cells"]:
+            made["metadata"] = {}
+        notebook["metadata"] = {}
+
+    path = mine(lose, name="Untitled.ipynb")
+    new, _ = repaired(path, capsys)
+    assert graded(path) == {"half": ANSWER, "half__values": CHECK, "half__kinds": KINDS}
+    assert [c["metadata"]["nbgrader"].get("points") for c in new["cells"][1:4]] == [None, 2, 1]
+
+
+def test_when_notes_are_lost_the_answer_gets_them_and_not_a_stub_beside_it(mine, capsys):
+    def lose(notebook):
+        notebook["cells"].insert(2, cell("other", STUB))
+        notebook["cells"][1]["metadata"] = {}
+
+    path = mine(lose)
+    new, _ = repaired(path, capsys)
+    assert graded(path)["half"] == ANSWER
+    assert new["cells"][2]["cell_type"] == "raw"
+
+
+def test_a_deleted_check_is_put_back_where_it_was(mine, capsys):
+    path = mine(lambda notebook: notebook["cells"].pop(2))
+    new, _ = repaired(path, capsys)
+    assert [c["id"] for c in new["cells"]] == ["title", "half-solution", "half-values", "half-kinds", "end"]
+
+
+def test_what_cannot_be_restored_is_said_and_the_file_left_alone(mine, root, capsys):
+    (root / "notebooks" / "01_half.ipynb").unlink()
+    path = mine(lambda notebook: notebook["cells"][2].update(metadata={}))
+    before = path.read_bytes()
+    assert look(path, "--fix") == 1 and path.read_bytes() == before
+    assert "half__values" in (said := capsys.readouterr().out) and "fresh copy" in said
+    (root / "course_lib" / "assets" / "exercises.json").unlink()
+    assert look(path) == 0  # now nothing is known that could be missing
+
+
+@pytest.mark.parametrize("version", [99, 1, "3", None, 3.5])
+def test_a_wild_schema_version_is_corrected(mine, capsys, version):
+    path = mine(lambda notebook: notebook["cells"][1]["metadata"]["nbgrader"].update(schema_version=version))
+    _, said = repaired(path, capsys)
+    assert "schema_version" in said
+    assert graded(path)["half"] == ANSWER
+
+
+@pytest.mark.parametrize("notes", [{}, None, [], {"grade": True}, {"grade_id": 7}])
+def test_empty_nbgrader_notes_go(mine, capsys, notes):
+    path = mine(lambda notebook: notebook["cells"][0]["metadata"].update(nbgrader=notes))
+    repaired(path, capsys)
+    assert set(graded(path)) == {"half", "half__values", "half__kinds"}
+
+
+def test_a_check_turned_into_a_solution_is_turned_back(mine, capsys):
+    changed = {"grade": False, "solution": True, "locked": False, "points": None}
+    path = mine(lambda notebook: notebook["cells"][2]["metadata"]["nbgrader"].update(changed))
+    new, _ = repaired(path, capsys)
+    notes = new["cells"][2]["metadata"]["nbgrader"]
+    assert (notes["grade"], notes["solution"], notes["locked"], notes["points"]) == (True, False, True, 2)
+
+
+def test_repeated_missing_and_malformed_cell_ids_get_new_ones_and_the_graded_cell_keeps_its_own(mine, capsys):
+    def spoil(notebook):
+        notebook["cells"].insert(0, cell("half-solution", "a copy"))
+        notebook["cells"] += [cell("end", "b"), cell("not ok!", "c"), cell(["x"], "d")]
+        del notebook["cells"][1]["id"]
+
+    path = mine(spoil)
+    new, _ = repaired(path, capsys)
+    ids = [c["id"] for c in new["cells"]]
+    assert len(set(ids)) == len(ids) and ids[2:6] == ["half-solution", "half-values", "half-kinds", "end"]
+
+
+def test_what_colab_leaves_of_widgets_is_removed(mine, capsys):
+    state = {"application/vnd.jupyter.widget-state+json": {"abc": {"model_name": "IntSlider"}}}
+    new, _ = repaired(mine(lambda notebook: notebook["metadata"].update(widgets=state)), capsys)
+    assert "widgets" not in new["metadata"]
+
+
+def test_a_byte_order_mark_is_removed(mine, capsys):
+    path = mine()
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    repaired(path, capsys)
+
+
+def test_missing_metadata_and_a_wild_format_number_are_corrected(mine, capsys):
+    def spoil(notebook):
+        del notebook["cells"][0]["metadata"]
+        notebook["metadata"] = None
+        notebook["nbformat_minor"] = "5"
+
+    repaired(mine(spoil), capsys)
+
+
+def test_no_earlier_backup_is_overwritten(mine, capsys):
+    path = mine(insert((2, ANSWER)))
+    path.with_name(path.name + ".bak").write_text("precious")
+    assert look(path, "--fix") == 0
+    assert path.with_name(path.name + ".bak").read_text() == "precious"
+    assert path.with_name(path.name + ".bak1").is_file()
+    assert sorted(p.name for p in path.parent.iterdir()) == [path.name, path.name + ".bak", path.name + ".bak1"]
+
+
+# ---- files that are no notebooks
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is empty"),
+        (b"  \n", "is empty"),
+        (b'{"cells": [', "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b"[1, 2]", "no notebook"),
+        (b'{"metadata": {}}', "no notebook"),
+        (b'{"cells": [1]}', "no cells"),
+        (b'{"worksheets": [], "nbformat": 3}', "nbconvert"),
+        ('{"cells": "\xe9"}'.encode("latin-1"), "not UTF-8"),
+        (b'{\n<<<<<<< HEAD\n "cells": []\n=======\n>>>>>>> theirs\n}', "conflict marks"),
+    ],
+)
+def test_what_is_no_notebook_is_refused_in_one_line_and_left_alone(tmp_path, capsys, content, says):
+    path = tmp_path / "x.ipynb"
+    path.write_bytes(content)
+    for flags in ((), ("--fix",)):
+        assert look(path, *flags) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and len(err.splitlines()) == 1 and says in err
+    assert path.read_bytes() == content and len(list(tmp_path.iterdir())) == 1
+
+
+def test_jupyters_own_older_copy_is_pointed_to(tmp_path, capsys):
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    (tmp_path / ".ipynb_checkpoints" / "x-checkpoint.ipynb").write_text("{}")
+    (tmp_path / "x.ipynb").write_text('{"cells": [')
+    assert look(tmp_path / "x.ipynb") == 2
+    assert "x-checkpoint.ipynb" in capsys.readouterr().err
