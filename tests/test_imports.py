@@ -35,6 +35,10 @@ TABLE = {
     "course_lib.kv_diff": "arrays masks rope cache.pool model weights prefill faults",
     # commands
     "course_lib.environment": "cli",
+    "course_lib.demo": "cli cost model prefill weights kv_diff",
+    "course_lib.notebook_file": "cli",
+    "course_lib.notebook_doctor": "notebook_file",
+    "course_lib.doctor": "cli environment invariant notebook_file notebook_doctor",
     # what a learner's check needs, and nothing that needs nbgrader or jupytext
     "autograder": "",
     "autograder.exercise": "",
