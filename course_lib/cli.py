@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -41,11 +42,21 @@ def refuse(prog: str, message: object) -> int:
 
 
 def run_command(prog: str, command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
-    """Run `command(argv)` and return its exit code; a UserError becomes one line and exit code 2."""
+    """Run `command(argv)` and return its exit code.
+
+    A UserError, or a file or folder that the system refuses, becomes one line and exit code 2.
+    """
     try:
-        return command(argv)
+        code = command(argv)
+        sys.stdout.flush()
+        return code
     except UserError as error:
         return refuse(prog, error)
+    except BrokenPipeError:  # whoever read our output (head, less) has enough; nothing is left to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+    except OSError as error:
+        return refuse(prog, f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
 
 
 def positive(text: str) -> int:
