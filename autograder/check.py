@@ -58,7 +58,8 @@ def _check(exercise: Exercise, fn: Callable, group: str | None, seed: int | None
     if not failed:
         print(f"{title}: {' and '.join(passed)} {'passes' if len(passed) == 1 else 'pass'}.")
         return
-    lines = [f"{title}, {failed[0]}: {verdicts[failed[0]].message}"]
+    message = verdicts[failed[0]].message
+    lines = [message if message.startswith("Exercise") else f"{title}, {failed[0]}: {message}"]
     lines += [f"Group {name} fails too." for name in failed[1:]] + [f"Group {text} passes." for text in passed]
     raise CheckFailed("\n".join(lines))
 

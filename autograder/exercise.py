@@ -100,12 +100,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class WrongAnswer:
-    """A mistake that people make, kept: the text of a whole function, and what to say to whoever made it."""
+    """A mistake that people make, kept: the text of a whole function, and what to say to whoever made it.
+
+    alike   share of the returned numbers that must be equal in every bit for an answer to count as this one
+    """
 
     name: str
     source: str
     message: str
     reread: str = ""  # where to look, if not where the exercise says
+    alike: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,6 +177,9 @@ def test_an_untouched_stub_is_told_which_exercise_it_is(exercise, group):
 
     want = f"Exercise {exercise.number}, {exercise.name}, is not written yet. Replace the raise line with your answer."
     assert evaluate(exercise, group, stub).message == want
+    with pytest.raises(check.CheckFailed) as caught:
+        getattr(check, exercise.name)(stub, group=group.name)
+    assert str(caught.value) == want
 
 
 def test_a_plain_attention_kernel_earns_logic_and_not_bits_and_hears_why():
@@ -219,6 +222,14 @@ def _divides(cached, computed, take):
     return 1 / 0
 
 
+def test_float64_rounded_at_the_end_does_not_hide_the_order_of_its_sums():
+    exercise = EXERCISES["attend"]
+    fn = exercise.compile(exercise.wrong_answer("float64_rounded").source)
+    for seed in range(10):
+        logic, bits = verdicts(exercise, fn, seed)
+        assert logic.passed and bits.mistake == "float64_rounded"
+
+
 # check_positions
 
 
@@ -252,6 +263,25 @@ def test_the_next_token_survives_some_faults_and_not_all(weights):
         except AssertionError:
             pass
     assert "one_based" in survivors and 2 <= len(survivors) < len(nb03_check.WRONG_PREFILLS)
+
+
+def test_the_lessons_check_every_group_for_the_points_that_it_has():
+    pytest.importorskip("jupytext")
+    from autograder.source import read_lessons
+
+    lessons = read_lessons(ROOT)
+    in_lessons = {(c.check, c.group): (lesson.stem, c.points) for lesson in lessons for c in lesson.cells if c.check}
+    assert in_lessons == {(e.name, g.name): (e.notebook, g.points) for e in ALL for g in e.groups}
+    numbers = {c.solution: c.exercise for lesson in lessons for c in lesson.cells if c.solution}
+    assert numbers == {e.name: e.number for e in ALL}
+
+
+def test_the_sections_that_messages_send_to_exist():
+    for exercise in ALL:
+        text = (ROOT / "solutions" / f"{exercise.notebook}.py").read_text("utf-8")
+        for place in (exercise.reread, *(w.reread for w in exercise.wrong_answers if w.reread)):
+            section = place.removeprefix(f"Reread notebook {exercise.notebook[:2]}, section ").removesuffix(".")
+            assert f"\n# ## {section}. " in text, place
 
 
 # The library's own function is no answer

@@ -82,7 +82,7 @@ def judge_cuts(calls: Sequence[Call], values: Sequence[np.ndarray], plug: Callab
         difference = first_difference(got, one_pass(model(), cut.ids))
         if difference:
             return Verdict(False, what=f"A prompt of {cut}: compared with one pass, {difference}")
-    return Verdict(True, count=f"{len(cuts)} cuts of a prompt, all K, V and logits equal to one pass in every bit")
+    return Verdict(True, count=f"{len(cuts)} cuts, K, V and logits equal in every bit")
 
 
 def first_difference(got: KVSnapshot, right: KVSnapshot) -> str:

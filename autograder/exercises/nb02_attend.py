@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from autograder.compare import far_from, first_index, first_trouble, returned, same_floats, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
+from autograder.exercises.nb02_kernels import RIGHT, ROUNDING, WRONG
 from autograder.exercises.nb02_mask import causal
 
 AXES = "a row for each query, a column for each of head_dim"
@@ -76,10 +79,15 @@ def judge_logic(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
 
 
 def bits_cases(seed: int) -> list[Call]:
-    """One prompt in one pass, then in chunks: single tokens, short and ragged ones, and a hit (rows after it alone)."""
+    """One prompt in one pass, then in chunks: single tokens, short and ragged ones, and a hit (rows after it alone).
+
+    For the query at position 40 every number of the result lies halfway between two float32 neighbours, so that
+    computing in float64 and rounding at the end does not hide in which order the sums were added.
+    """
     rng = np.random.default_rng(seed)
     tokens, calls = 96, []
     q, k, v = _vectors(rng, tokens, 64)
+    v = halfway(q[40], k[:41], v)
     calls.append(_call(q, k, v, causal(tokens, 0), rows=(0, tokens)))
     hit = int(rng.integers(20, 60))
     for start, stop in (
@@ -96,6 +104,29 @@ def bits_cases(seed: int) -> list[Call]:
     ):
         calls.append(_call(q[start:stop], k[:stop], v[:stop], causal(stop - start, start), rows=(start, stop)))
     return calls
+
+
+def halfway(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """v changed a little, so that the mean of v[: len(k)] under q's weights is a midpoint of float32, in each "
+    "column."""
+    q, k = q.astype(np.float64), k.astype(np.float64)
+    scores = np.array([math.fsum(q * key) for key in k]) / math.sqrt(len(q))
+    weights = np.exp(scores - scores.max())
+    weights /= math.fsum(weights)
+    by_weight = np.argsort(weights)
+    coarse, fine, finest = by_weight[len(k) // 2], by_weight[len(k) // 4], by_weight[0]
+    v = v.copy()
+    v[[fine, finest]] = 0  # a small weight times a small value: steps far below what float64 resolves
+    for column in v.T:
+
+        def mean(column=column):
+            return math.fsum(weights * column[: len(k)].astype(np.float64))
+
+        below = np.float32(mean())
+        middle = (float(below) + float(np.nextafter(below, np.float32(np.inf)))) / 2
+        for key in (coarse, fine, finest):
+            column[key] += (middle - mean()) / weights[key]
+    return v
 
 
 def judge_bits(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
@@ -115,118 +146,10 @@ def judge_bits(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
                     f"gives other "
                     f"last bits in the chunk [{start}, {stop}) than in one pass of {len(whole)} tokens."
                 ),
-                which=_ROUNDING,
+                which=ROUNDING,
             )
     return Verdict(True, count=f"{len(chunks)} chunks equal one pass in every bit")
 
-
-_ROUNDING = (
-    "A plain matrix product or sum does this: how many rows and keys there are decides in which order it adds, and "
-    "rounded "
-    "sums depend on their order. exact.matmul, exact.exp and exact.weighted_mean round no sum."
-)
-
-
-def _wrong(
-    name: str,
-    message: str,
-    *,
-    scores: str = "exact.matmul(q, k.T) / np.float32(np.sqrt(q.shape[-1]))",
-    masked: str = "np.where(mask, scores, -np.inf)",
-    weights: str = "exact.exp(scores - scores.max(axis=-1, keepdims=True))",
-    result: str = "exact.weighted_mean(weights, v)",
-) -> WrongAnswer:
-    """The library's four lines with some of them wrong."""
-    lines = (f"scores = {scores}", f"scores = {masked}", f"weights = {weights}", f"return {result}")
-    return WrongAnswer(name, "def attend(q, k, v, mask):\n" + "".join(f"    {line}\n" for line in lines), message)
-
-
-WRONG = (
-    _wrong(
-        "no_scale",
-        "The scores are not divided by sqrt(head_dim): the softmax is too sharp.",
-        scores="exact.matmul(q, k.T)",
-    ),
-    _wrong(
-        "scale_by_head_dim",
-        "The scores are divided by head_dim; its square root belongs there.",
-        scores="exact.matmul(q, k.T) / np.float32(q.shape[-1])",
-    ),
-    _wrong("mask_ignored", "The mask is not used: every query sees every key.", masked="scores"),
-    _wrong(
-        "mask_inverted",
-        "True and False are swapped: the visible keys are hidden, and the hidden ones seen.",
-        masked="np.where(mask, -np.inf, scores)",
-    ),
-    _wrong(
-        "mask_as_factor",
-        "The scores are multiplied by the mask. A hidden key then has score 0, and exp(0) = 1 is a weight like "
-        "any other. A hidden score must be -inf.",
-        masked="scores * mask",
-    ),
-    _wrong(
-        "mask_after_softmax",
-        "The softmax is taken over all keys, and then the hidden weights are set to 0. What is left "
-        "no longer adds up to 1.",
-        masked="scores",
-        result="(weights / weights.sum(axis=-1, keepdims=True) * mask) @ v",
-    ),
-    _wrong(
-        "softmax_over_queries",
-        "The softmax runs down the columns, over queries. A query's weights over its keys must add up to 1: axis=-1.",
-        weights="exact.exp(scores - scores.max(axis=-1, keepdims=True))",
-        result="(weights / weights.sum(axis=0, keepdims=True)) @ v",
-    ),
-    _wrong(
-        "no_maximum",
-        "The row's maximum is not subtracted before exp. Weights then grow beyond 1, and overflow when scores are "
-        "large.",
-        weights="exact.exp(scores)",
-    ),
-    _wrong(
-        "no_normalisation",
-        "The weights are not divided by their sum: a query that sees more keys gets a longer vector.",
-        result="exact.matmul(weights.astype(np.float32), v)",
-    ),
-    WrongAnswer(
-        "plain",
-        """\
-def attend(q, k, v, mask):
-    scores = np.where(mask, q @ k.T / np.float32(np.sqrt(q.shape[-1])), -np.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return (weights @ v) / weights.sum(axis=-1, keepdims=True)
-""",
-        _ROUNDING,
-    ),
-)
-
-RIGHT = (
-    """\
-def attend(q, k, v, mask):
-    scores = exact.matmul(q, k.T) * np.float32(1 / np.sqrt(q.shape[1]))
-    scores[~mask] = -1e9
-    return exact.weighted_mean(exact.exp(scores - np.max(scores, axis=1)[:, None]), v)
-""",
-    """\
-def attend(q, k, v, mask):
-    rows = []
-    for query, sees in zip(q, mask):
-        keys, values = k[sees], v[sees]
-        scores = exact.matmul(query[None, :] / np.sqrt(np.float32(len(query))), keys.T)
-        rows.append(exact.weighted_mean(exact.exp(scores - scores.max()), values)[0])
-    return np.array(rows)
-""",
-    """\
-def attend(q, k, v, mask):
-    import math
-    out = []
-    for query, sees in zip(q.astype(np.float64), mask):
-        score = [math.fsum(query * key) / math.sqrt(len(query)) for key in k[sees].astype(np.float64)]
-        weight = np.array([math.exp(s - max(score)) for s in score])
-        out.append([math.fsum(weight * column) / math.fsum(weight) for column in v[sees].T])
-    return np.array(out, dtype=np.float32)
-""",
-)
 
 EXERCISE = Exercise(
     name="attend",

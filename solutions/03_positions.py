@@ -1,0 +1,412 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+# ---
+
+# %% [markdown] id="title"
+# # 03 Positions
+#
+# RoPE (rotary position embedding) tells attention where a token stands: it turns the token's query and key by an angle
+# that grows with the position. In a chunked prefill that position must be counted from the start of the request. In this
+# notebook you write the positions of a chunk, the rotation, and then the *test* that catches a prefill which gets
+# positions wrong.
+#
+# About 60 minutes. NumPy is enough; the pictures use matplotlib. Positions count from 0: the first token of a request
+# stands at position 0. Where a text says "the 5,001st token", that is position 5,000.
+#
+# The words that the notebook builds on: a language model reads *tokens*, numbers that stand for pieces of text. In each of
+# its *layers* every token gets three vectors: a *query*, a *key* and a *value*. *Attention* compares a token's query with the
+# keys of the tokens that it may see, and gives it a mean of their values, weighted by how well the keys fit. From that
+# the next layer is made. Keys (K) and values (V) are kept in the *KV cache*, because later tokens need them again. The
+# last layer gives the *logits*, a score for each possible next token. To compute a prompt's tokens is called *prefill*.
+
+# %% id="setup"
+import numpy as np
+
+from autograder import check
+from autograder.answers import perform
+from autograder.exercise import Returned
+from autograder.exercises import EXERCISES
+from course_lib.kv_diff import first_divergence
+from course_lib.prefill import one_pass, prefill
+from course_lib.rope import rope_cos_sin
+from course_lib.weights import seeded_model
+
+# %% [markdown] id="silent-text"
+# ## 1. Wrong, and no error
+#
+# A report of January 2026 says that a widely used library gives RoPE wrong positions in its chunked prefill, with bad
+# outputs whatever the chunk size (huggingface/transformers, issue 43082). What makes such a mistake dangerous is that
+# nothing crashes: the text is fluent, and wrong.
+#
+# Here is a mistake of that kind, made on purpose. A prompt of 72 tokens is computed in three *chunks*, runs of new tokens
+# that go through the model in one step. In each chunk the positions start at 0 again.
+
+# %% id="silent"
+model = seeded_model("tiny", arith="exact")  # 3 layers, weights from a seed, no sum rounded: the same bits everywhere
+ids = [(7 * i * i + 3 * i) % 128 for i in range(72)]  # token ids below the vocabulary's 128
+sizes = [24, 9, 39]
+
+
+def relative(cached, computed, take):
+    """Chunk-relative positions: every chunk looks like the beginning of the request."""
+    return np.arange(take)
+
+
+def describe(name, run):
+    p = np.exp(run.logits - run.logits.max())
+    p /= p.sum()
+    print(f"{name:9} next token {p.argmax():3}   its probability {p.max():.2f}   all numbers finite: {np.isfinite(run.k).all()}")
+
+
+whole = one_pass(model, ids)
+wrong = prefill(model, ids, sizes, positions=relative)
+describe("one pass", whole)
+describe("relative", wrong)
+print(f"\nnumbers of the KV cache that differ: {((whole.k != wrong.k).mean() + (whole.v != wrong.v).mean()) / 2:.0%}")
+
+# %% [markdown] id="silent-after"
+# No error and no warning, and nothing in the second line that looks like a mistake. (The weights are pseudo-random, so we
+# look at numbers here and not at text.) Only a comparison of the caches shows it.
+#
+# **Guess before you go on.** Layer 0 and layer 1 each have keys K and values V. Which of the four differ from one pass
+# under chunk-relative positions? Write True where you expect a difference.
+
+# %% id="guess"
+differs = {"layer 0 K": None, "layer 0 V": None, "layer 1 K": None, "layer 1 V": None}
+
+# %% id="guess-reveal"
+truth = {}
+for layer in (0, 1):
+    for name, a, b in (("K", whole.k, wrong.k), ("V", whole.v, wrong.v)):
+        positions_off = np.flatnonzero((a[layer] != b[layer]).any(axis=(1, 2)))
+        label = f"layer {layer} {name}"
+        truth[label] = len(positions_off) > 0
+        where = f"differs at {len(positions_off)} positions, first at {positions_off[0]}" if truth[label] else "is equal in every bit"
+        print(f"{label} {where:38} you said {differs[label]}")
+assert list(truth.values()) == [True, False, True, True]
+
+# %% [markdown] id="guess-why"
+# RoPE turns queries and keys, and never values. Layer 0's values come from the tokens alone, so they are equal whatever
+# the positions. Layer 0's keys are turned too little from position 24 on, where the second chunk begins. Attention then
+# finds the wrong scores, what it returns is different, and layer 1 is made from that.
+#
+# This pattern, **layer 0 K wrong and layer 0 V clean, says "positions"** before you have looked at any code.
+#
+# If you were off: which of the four, and what did you think turns V, or carries the mistake into layer 1?
+#
+# *I was off because ... (double-click to write here)*
+
+# %% [markdown] id="picture-text"
+# On the left is the angle of the fastest pair of dimensions. The other two pictures show attention scores between tokens
+# of *equal content*, so that a score tells nothing but the distance that RoPE sees. With absolute positions a score
+# depends on the distance alone: unbroken stripes along the diagonal. With chunk-relative ones the stripes start again at
+# the dashed lines, the *seams* between chunks: token 24 believes that it stands where token 0 stands.
+
+# %% id="picture"
+import matplotlib.pyplot as plt
+
+absolute = np.arange(len(ids))
+restarted = np.concatenate([np.arange(n) for n in sizes])
+seams = np.cumsum(sizes)[:-1]
+
+fig, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
+axes[0].plot(absolute, absolute, "-", color="black", label="absolute")
+axes[0].plot(absolute, restarted, "--o", markersize=3, color="#d55e00", label="chunk-relative")
+axes[0].set(title="angle of pair 0, in radians", xlabel="token", ylabel="angle = position x 1")
+axes[0].legend(loc="upper left")
+for ax, title, where in ((axes[1], "scores, absolute", absolute), (axes[2], "scores, chunk-relative", restarted)):
+    cos, sin = rope_cos_sin(where, 16)  # [tokens, 8] each: 8 pairs of dimensions
+    scores = cos @ cos.T + sin @ sin.T  # of vectors that are (1, 0) in every pair
+    image = ax.imshow(scores, cmap="cividis")
+    ax.set(title=title, xlabel="key of token", ylabel="query of token")
+    fig.colorbar(image, ax=ax, shrink=0.7)
+for ax in axes:
+    ax.set_xticks([0, *seams, len(ids) - 1])
+    for seam in seams:
+        ax.axvline(seam - 0.5, color="black", linestyle="--", linewidth=1.5)
+for ax in axes[1:]:
+    ax.set_yticks([0, *seams, len(ids) - 1])
+    for seam in seams:
+        ax.axhline(seam - 0.5, color="black", linestyle="--", linewidth=1.5)
+plt.show()
+
+# %% [markdown] id="positions-text"
+# ## 2. Where a chunk stands
+#
+# An engine knows two numbers about a request. `cached` tokens were attached from the prefix cache: their K and V were
+# computed earlier, for somebody else's prompt with the same beginning. Such an attachment is called a *hit*. `computed`
+# tokens were computed since then, by earlier chunks of this request. `take` tokens come next.
+#
+# Take a prompt of 7,000 tokens with a hit of 5,000 (625 blocks of 8). The 2,000 tokens that are left are computed in two
+# chunks, 1,024 and 976.
+#
+# **Guess:** which position does the first token of the second chunk have?
+
+# %% id="positions-guess"
+first_of_second_chunk = None
+
+# %% id="positions-reveal"
+cached, chunks = 5_000, [1_024, 976]
+
+# Step 1: how many tokens stand before the second chunk? The hit, and the first chunk.
+before = cached + chunks[0]
+
+# Step 2: with 0-based positions, that many tokens fill the positions 0 to before - 1. So the next one is:
+print("you said", first_of_second_chunk, "and it is", before)
+thoughts = {
+    0: "That is chunk-relative.",
+    1_024: "The hit counts too.",
+    6_025: "That counts from 1.",
+    5_000: "That is the first token of the first chunk.",
+    976: "That is the length of the chunk.",
+}
+if first_of_second_chunk != before:
+    print(thoughts.get(first_of_second_chunk, "Count the tokens that stand before it."))
+
+# Step 3: the last position. It must be that of the last token of the prompt.
+last = before + chunks[1] - 1
+print("the second chunk's last token stands at", last)
+assert last == 7_000 - 1
+
+# %% [markdown] id="positions-exercise"
+# You may think that a chunk's index times the chunk size is a good way to say where it starts. That is right while all
+# chunks before it were equally long, and nothing was cached. In a real engine chunks are *ragged*: they shrink when
+# others need the step's budget.
+#
+# ### Exercise 3.1: the positions of the next tokens
+#
+# 5 minutes, difficulty 1 of 5, one line.
+
+# %% id="positions-solution" exercise="3.1" solution="positions" minutes=5 difficulty=1
+# include course_lib.rope:positions
+
+# %% [markdown] id="positions-check-text"
+# The first check compares numbers. The second runs a model of 3 layers with your positions, over ragged chunks and a hit,
+# and compares K and V of all layers and the logits with one pass, bit for bit.
+
+# %% id="positions-check-values" check="positions" group="values" points=2
+check.positions(positions, group="values")
+
+# %% id="positions-check-kv" check="positions" group="kv" points=2
+check.positions(positions, group="kv")
+
+# %% [markdown] id="rope-text"
+# ## 3. Turning by an angle
+#
+# A head's query or key has `head_dim` numbers. RoPE takes them in pairs: number i and number i + head_dim // 2 (this form
+# is called *rotate-half*). Each pair is a point in a plane, and is turned around the origin by an angle. The angle is the
+# position times the pair's speed. Pair 0 has speed 1; each next pair is slower, `theta ** (-2 * i / head_dim)`.
+#
+# A worked example with head_dim = 4, so two pairs, at position 3.
+
+# %% id="rope-example"
+x = [1.0, 2.0, 0.5, -1.0]
+position, theta = 3, 10000.0
+
+# Step 1: the pairs. Number 0 goes with number 2, number 1 with number 3.
+pair_0 = (x[0], x[2])
+
+# Step 2: each pair's angle.
+angles = [position * theta ** (-2 * i / 4) for i in range(2)]
+print("angles", angles)
+
+# Step 3: turn pair 0. (a, b) becomes (a cos - b sin, b cos + a sin).
+a, b = pair_0
+c, s = np.cos(angles[0]), np.sin(angles[0])
+turned = (a * c - b * s, b * c + a * s)
+print("pair 0 was", pair_0, "and becomes", tuple(round(float(t), 4) for t in turned))
+
+# A turn keeps the length, and turning by 3 is the same as turning three times by 1.
+assert np.isclose(np.hypot(a, b), np.hypot(*turned))
+again = complex(*pair_0)
+for _ in range(3):
+    again *= np.exp(1j)
+assert np.isclose(complex(*turned), again)
+
+# %% [markdown] id="rope-distance"
+# Why turning, of all things? A score is a dot product of a query and a key. When both are turned, only the difference of
+# their angles is left in it. So attention sees distances, although every token is turned by its absolute position.
+#
+# **Guess:** a query at position 7 looks at a key at position 4. Both are then moved 1,000 positions on. Does their score
+# change?
+
+# %% id="distance-guess"
+score_changes = None
+
+# %% id="distance-reveal"
+def turn(x, position):
+    """A vector of pairs, given as complex numbers."""
+    speeds = 10000.0 ** (-np.arange(len(x)) / len(x))
+    return x * np.exp(1j * position * speeds)
+
+
+rng = np.random.default_rng(0)
+query, key = (rng.standard_normal(8) + 1j * rng.standard_normal(8) for _ in range(2))
+for p in (7, 1_007):
+    print(f"query at {p:5}, key at {p - 3:5}: score {np.vdot(turn(key, p - 3), turn(query, p)).real:.6f}")
+for p in (7, 1_007):
+    print(f"query at {p:5}, key at {p - 4:5}: score {np.vdot(turn(key, p - 4), turn(query, p)).real:.6f}")
+print(f"you said {score_changes}; it is False: the distance is the same, and so is the score, up to rounding")
+assert np.isclose(np.vdot(turn(key, 4), turn(query, 7)), np.vdot(turn(key, 1_004), turn(query, 1_007)))
+
+# %% [markdown] id="rope-exercise"
+# You may conclude that a position that is wrong in the same way everywhere does no harm. For the scores that is nearly
+# so: only their last bits change. But the turned keys stay in the cache, and other requests will attach them. A key that
+# was turned by one position too many is not the key that anybody else computes.
+#
+# ### Exercise 3.2: rotate
+#
+# 12 minutes, difficulty 3 of 5, about five lines. For a whole chunk: `x` is [tokens, heads, head_dim], and each token has
+# its own position. All heads of a token turn alike. `rope_cos_sin(positions, head_dim, theta)` gives you the cosines and
+# sines, each [tokens, head_dim // 2], with the same bits on every machine; `cos[:, None, :]` adds an axis for the heads.
+# You may as well use complex numbers, `einsum` or loops.
+
+# %% id="rope-solution" exercise="3.2" solution="rope" minutes=12 difficulty=3
+from course_lib.rope import rope_cos_sin
+
+# include course_lib.rope:rope
+
+# %% [markdown] id="rope-check-text"
+# The first check wants right numbers, close to the formula in float64. The second wants a token's bits to be the same in a
+# chunk as in one pass.
+
+# %% id="rope-check-logic" check="rope" group="logic" points=3
+check.rope(rope, group="logic")
+
+# %% id="rope-check-bits" check="rope" group="bits" points=1
+check.rope(rope, group="bits")
+
+# %% [markdown] id="test-text"
+# ## 4. Write the test
+#
+# Now the other side. Somebody hands you a prefill, and you cannot see its code. Your test gets two functions:
+#
+# - `prefill_fn(token_ids, sizes, hit)` computes a prompt in chunks of the given lengths, behind a hit of `hit` tokens. The
+#   lengths add up to `len(token_ids) - hit`. It returns `k, v, logits`. This is what you test; it may be wrong.
+# - `reference(token_ids)` returns `k, v, logits` of one pass that is right.
+#
+# `k` and `v` are [layers, tokens, kv_heads, head_dim], and `logits` are those of the last token. All arithmetic is exact:
+# what is right is equal in every bit.
+#
+# Your test must accept two right prefills and refuse six wrong ones. It refuses by raising an AssertionError, as `assert`
+# does. Here is a test that looks sensible, and what the check says about it:
+
+# %% id="test-example"
+def weak_check(prefill_fn, reference):
+    ids = [5, 9, 2, 7, 7, 1, 8, 3]
+    _, _, logits = prefill_fn(ids, [4, 4], 0)
+    _, _, wanted = reference(ids)
+    assert logits.argmax() == wanted.argmax()
+
+
+try:
+    check.check_positions(weak_check)
+except check.CheckFailed as error:
+    print(str(error).splitlines()[0])
+
+# %% [markdown] id="test-exercise"
+# Six mistakes, and each needs a certain question. Before you write: which of these questions would show which mistake?
+# *several chunks; ragged chunks; a hit; a comparison of K; of all layers; of all bits; with the reference.*
+#
+# You may think that a prefill which agrees with itself, cut and uncut, must be right. But a mistake that is the same in
+# every cut agrees with itself.
+#
+# ### Exercise 3.3: a test for positions
+#
+# 15 minutes, difficulty 3 of 5, about six lines. Two or three cuts of one prompt of 20 to 60 tokens are enough; token ids
+# are 0 to 127. Each prefill takes some hundredths of a second.
+
+# %% id="test-solution" exercise="3.3" solution="check_positions" minutes=15 difficulty=3
+def check_positions(prefill_fn, reference):
+    """Raise AssertionError if prefill_fn does not leave what one right pass leaves.
+
+    prefill_fn(token_ids, sizes, hit)   to be tested; returns k, v, logits
+    reference(token_ids)                one right pass; returns k, v, logits
+
+    k, v      [layers, tokens, kv_heads, head_dim]
+    logits    [vocab_size] of the last token
+    """
+    ### BEGIN SOLUTION
+    token_ids = [(7 * i * i + 3 * i) % 128 for i in range(40)]
+    wanted = reference(token_ids)
+    for sizes, hit in [([5, 20, 15], 0), ([3, 19], 18)]:
+        for name, got, want in zip(("k", "v", "logits"), prefill_fn(token_ids, sizes, hit), wanted):
+            assert np.array_equal(got, want), f"{name} differs for chunks {sizes} behind a hit of {hit}"
+    ### END SOLUTION
+
+# %% id="test-check" check="check_positions" group="kills" points=6
+check.check_positions(check_positions, group="kills")
+
+# %% [markdown] id="break-text"
+# ## 5. Break it
+#
+# Every wrong `positions` that the course keeps, run in the model: ragged chunks behind a hit of 10 tokens. The first
+# difference from one pass is the mistake's signature.
+
+# %% id="break-table"
+hit, sizes = 10, [14, 9, 39]
+for answer in EXERCISES["positions"].wrong_answers:
+    try:
+        cut = prefill(model, ids, sizes, hit=hit, positions=EXERCISES["positions"].compile(answer.source))
+    except ValueError as error:
+        print(f"{answer.name:14} refused: {error}")
+        continue
+    d = first_divergence(whole, cut)
+    if d is None:
+        print(f"{answer.name:14} equal to one pass in every bit")
+        continue
+    v_clean = "layer 0 V clean" if not d.where[0, 1].any() else "layer 0 V differs"
+    same_token = "same" if cut.logits.argmax() == whole.logits.argmax() else "another"
+    print(f"{answer.name:14} layer {d.layer} {d.tensor} from position {d.position:2}, {v_clean}, {same_token} next token")
+
+# %% [markdown] id="break-ask"
+# 1. Which of them would you have noticed from the next token?
+# 2. `chunk_grid` and `no_computed` are right in the first chunk. From which position on do they differ, and why there?
+# 3. Which mistakes will nobody see with chunks of equal length and no hit? Write `hit, sizes = 0, [24, 24, 24]` in the first
+#    line and run it again.
+#
+# Now the tests. Below, each wrong *test* that the course keeps is put before the same prefills as yours. Say before you run
+# it: is there a wrong prefill that every wrong test lets through, or one that no test lets through?
+
+# %% id="break-tests"
+exercise = EXERCISES["check_positions"]
+calls = exercise.groups[0].cases(check.PUBLIC_SEED)
+columns = [call.facts["prefill"] for call in calls]
+right = ("plain", "busy")
+order = sorted(range(len(columns)), key=lambda i: columns[i] not in right)
+accepted = {}
+for answer in exercise.wrong_answers:
+    outcomes, _ = perform(exercise.compile(answer.source), calls, callbacks=exercise.callbacks)
+    accepted[answer.name] = [isinstance(outcomes[i], Returned) for i in order]
+columns = [columns[i] for i in order]
+
+fig, ax = plt.subplots(figsize=(9, 5))
+for row, name in enumerate(accepted):
+    for column, ok in enumerate(accepted[name]):
+        wanted = columns[column] in right
+        look = {"facecolor": "white"} if ok == wanted else {"facecolor": "#f2c07a", "hatch": "xxx"}
+        ax.add_patch(plt.Rectangle((column - 0.5, row - 0.5), 1, 1, edgecolor="0.5", **look))
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        ax.text(column, row, "accepts" if ok else "refuses", ha="center", va="center", fontsize=8, bbox=box)
+ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(accepted) - 0.5, -0.5))
+ax.set_title("hatched: the test is wrong about this prefill", pad=20)
+ax.set_xticks(range(len(columns)), columns, rotation=30, ha="right")
+ax.set_yticks(range(len(accepted)), list(accepted))
+ax.axvline(1.5, color="black", linewidth=3)
+ax.text(0.5, -0.6, "right", ha="center")
+ax.text(4.5, -0.6, "wrong", ha="center")
+plt.show()
+past = {c: sum(a[i] for a in accepted.values()) for i, c in enumerate(columns) if c not in right}
+print("tests that each wrong prefill gets past:", past)
+
+# %% [markdown] id="end"
+# ## What you can do now
+#
+# - Say which position any token of any chunk has, behind any hit.
+# - Rotate queries and keys so that a token's bits do not depend on the cut.
+# - Read "layer 0 K differs, layer 0 V is clean" as "positions".
+# - Write a test of a prefill that asks the right questions: ragged chunks, a hit, every layer, every bit, a reference.
