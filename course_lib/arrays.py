@@ -27,6 +27,11 @@ def zeros(x, shape: tuple[int, ...], dtype=None):
     return sys.modules["torch"].zeros(shape, dtype=dtype or x.dtype, device=x.device)
 
 
+def bfloat16_to_float32(bits: np.ndarray) -> np.ndarray:
+    """bfloat16 bits (uint16; NumPy has no bfloat16) to the float32 of equal value: bfloat16 is its upper half."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
 def to_numpy(x) -> np.ndarray:
     """The same values on the CPU as NumPy; bfloat16 and float16 become float32, which holds them exactly."""
     if isinstance(x, np.ndarray):

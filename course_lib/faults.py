@@ -52,7 +52,9 @@ def _positions(rule: Callable[[int, int, int], int]) -> Callable[[Scenario], dic
 def _chunk_index_times_size(s: Scenario) -> dict:
     starts = np.cumsum([0, *s.sizes])
     size = s.sizes[0]
-    return {"positions": lambda cached, done, take: cached + int(np.searchsorted(starts, done)) * size + np.arange(take)}
+    return {
+        "positions": lambda cached, done, take: cached + int(np.searchsorted(starts, done)) * size + np.arange(take)
+    }
 
 
 def _relative_keys(s: Scenario) -> dict:
@@ -141,7 +143,9 @@ def _block_of_another_prefix(s: Scenario, number: int, own_tokens: bool):
 def _swapped_blocks(s: Scenario) -> dict:
     whole = s.hit // s.block_size
     if whole < 2:
-        raise ValueError(f"a hit of {s.hit} tokens holds no two whole blocks of {s.block_size}: this fault cannot occur.")
+        raise ValueError(
+            f"a hit of {s.hit} tokens holds no two whole blocks of {s.block_size}: this fault cannot occur."
+        )
 
     def swap(slots: np.ndarray, cached: int) -> np.ndarray:
         if cached == 0:  # a neighbour without a prefix
@@ -160,46 +164,122 @@ def _another_kernel(s: Scenario) -> dict:
 FAULTS: dict[str, Fault] = {
     fault.name: fault
     for fault in (
-        Fault("chunk-relative positions", "positions restart at 0 in every chunk", "layer 0 K from s; layer 0 V clean",
-              _positions(lambda cached, computed, take: 0)),
-        Fault("positions reset at the prefix", "positions count from the end of the attached prefix, not from the start of the request",
-              "layer 0 K from s; layer 0 V clean", _positions(lambda cached, computed, take: computed)),
-        Fault("positions off by one", "positions are one too high in every chunk that has tokens before it",
-              "layer 0 K from s; layer 0 V clean",
-              _positions(lambda cached, computed, take: cached + computed + (cached + computed > 0))),
-        Fault("positions from 1", "positions count from 1 instead of 0, everywhere", "layer 0 K from the first computed token",
-              _positions(lambda cached, computed, take: cached + computed + 1)),
-        Fault("chunk index times chunk size", "a chunk's first position is taken as chunk index * chunk size, which ragged chunks break",
-              "layer 0 K from the first chunk after one of another size", _chunk_index_times_size),
-        Fault("chunk-relative key positions", "keys are rotated by chunk-relative positions, queries by absolute ones",
-              "layer 0 K from s; layer 0 V clean", _relative_keys),
-        Fault("chunk-relative query positions", "queries are rotated by chunk-relative positions, keys by absolute ones",
-              "layer 0 clean; layer 1 from s", _relative_queries),
-        Fault("write slot off by one", "a chunk's keys and values are stored one slot too far", "layer 0 K and V, nearly all from s",
-              _writes(lambda slots, start: np.append(slots[start + 1 :], 0))),
-        Fault("last write dropped", "the last key and value of a chunk are never stored", "layer 0 K and V, only chunk ends",
-              _writes(lambda slots, start: np.append(slots[start:-1], 0))),
-        Fault("shared block mutated", "somebody wrote into a block that is shared", "layer 0 K and V at one position inside the hit",
-              _shared_block_mutated),
-        Fault("stale block", "a block of the hit has been reused for other tokens", "layer 0 K and V, one whole block", _stale_block),
-        Fault("block hash without its parent", "a block of the hit has the right tokens but was computed after another beginning",
-              "layer 0 clean; layer 1, one whole block inside the hit", _block_hash_without_parent),
-        Fault("mask hides the last cached key", "the mask is False at the last cached key", "layer 0 clean; layer 1 from s, small",
-              _mask(_hides_last_cached)),
-        Fault("mask one ahead", "each query also sees the next key", "layer 0 clean; layer 1",
-              _mask(lambda row, key, cached: key <= cached + row + 1)),
-        Fault("no causality in the chunk", "each query sees the whole chunk, later tokens included", "layer 0 clean; layer 1",
-              _mask(lambda row, key, cached: key >= 0)),
-        Fault("mask without the cached offset", "the mask is anchored at the top left, as is_causal is: row i sees keys 0 .. i",
-              "layer 0 clean; layer 1 from s, large", _mask(lambda row, key, cached: key <= row)),
-        Fault("cached keys missing", "each query sees its own chunk only", "layer 0 clean; layer 1 from s, large",
-              _mask(lambda row, key, cached: (key >= cached) & (key <= cached + row))),
-        Fault("visible blocks swapped", "two blocks of the table are read in the wrong order; attention cannot tell, a gather can",
-              "layer 0 K and V as gathered, two whole blocks", _swapped_blocks),
-        Fault("another kernel", "no mistake of logic: an ordinary kernel sums in another order", "rounding level, from layer 0 on",
-              _another_kernel),
+        Fault(
+            "chunk-relative positions",
+            "positions restart at 0 in every chunk",
+            "layer 0 K from s; layer 0 V clean",
+            _positions(lambda cached, computed, take: 0),
+        ),
+        Fault(
+            "positions reset at the prefix",
+            "positions count from the end of the attached prefix, not from the start of the request",
+            "layer 0 K from s; layer 0 V clean",
+            _positions(lambda cached, computed, take: computed),
+        ),
+        Fault(
+            "positions off by one",
+            "positions are one too high in every chunk that has tokens before it",
+            "layer 0 K from s; layer 0 V clean",
+            _positions(lambda cached, computed, take: cached + computed + (cached + computed > 0)),
+        ),
+        Fault(
+            "positions from 1",
+            "positions count from 1 instead of 0, everywhere",
+            "layer 0 K from the first computed token",
+            _positions(lambda cached, computed, take: cached + computed + 1),
+        ),
+        Fault(
+            "chunk index times chunk size",
+            "a chunk's first position is taken as chunk index * chunk size, which ragged chunks break",
+            "layer 0 K from the first chunk after one of another size",
+            _chunk_index_times_size,
+        ),
+        Fault(
+            "chunk-relative key positions",
+            "keys are rotated by chunk-relative positions, queries by absolute ones",
+            "layer 0 K from s; layer 0 V clean",
+            _relative_keys,
+        ),
+        Fault(
+            "chunk-relative query positions",
+            "queries are rotated by chunk-relative positions, keys by absolute ones",
+            "layer 0 clean; layer 1 from s",
+            _relative_queries,
+        ),
+        Fault(
+            "write slot off by one",
+            "a chunk's keys and values are stored one slot too far",
+            "layer 0 K and V, nearly all from s",
+            _writes(lambda slots, start: np.append(slots[start + 1 :], 0)),
+        ),
+        Fault(
+            "last write dropped",
+            "the last key and value of a chunk are never stored",
+            "layer 0 K and V, only chunk ends",
+            _writes(lambda slots, start: np.append(slots[start:-1], 0)),
+        ),
+        Fault(
+            "shared block mutated",
+            "somebody wrote into a block that is shared",
+            "layer 0 K and V at one position inside the hit",
+            _shared_block_mutated,
+        ),
+        Fault(
+            "stale block",
+            "a block of the hit has been reused for other tokens",
+            "layer 0 K and V, one whole block",
+            _stale_block,
+        ),
+        Fault(
+            "block hash without its parent",
+            "a block of the hit has the right tokens but was computed after another beginning",
+            "layer 0 clean; layer 1, one whole block inside the hit",
+            _block_hash_without_parent,
+        ),
+        Fault(
+            "mask hides the last cached key",
+            "the mask is False at the last cached key",
+            "layer 0 clean; layer 1 from s, small",
+            _mask(_hides_last_cached),
+        ),
+        Fault(
+            "mask one ahead",
+            "each query also sees the next key",
+            "layer 0 clean; layer 1",
+            _mask(lambda row, key, cached: key <= cached + row + 1),
+        ),
+        Fault(
+            "no causality in the chunk",
+            "each query sees the whole chunk, later tokens included",
+            "layer 0 clean; layer 1",
+            _mask(lambda row, key, cached: key >= 0),
+        ),
+        Fault(
+            "mask without the cached offset",
+            "the mask is anchored at the top left, as is_causal is: row i sees keys 0 .. i",
+            "layer 0 clean; layer 1 from s, large",
+            _mask(lambda row, key, cached: key <= row),
+        ),
+        Fault(
+            "cached keys missing",
+            "each query sees its own chunk only",
+            "layer 0 clean; layer 1 from s, large",
+            _mask(lambda row, key, cached: (key >= cached) & (key <= cached + row)),
+        ),
+        Fault(
+            "visible blocks swapped",
+            "two blocks of the table are read in the wrong order; attention cannot tell, a gather can",
+            "layer 0 K and V as gathered, two whole blocks",
+            _swapped_blocks,
+        ),
+        Fault(
+            "another kernel",
+            "no mistake of logic: an ordinary kernel sums in another order",
+            "rounding level, from layer 0 on",
+            _another_kernel,
+        ),
     )
-}  # fmt: skip
+}
 
 
 def right(scenario: Scenario) -> KVSnapshot:

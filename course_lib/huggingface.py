@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from course_lib import safetensors_file
+from course_lib.arrays import bfloat16_to_float32
 from course_lib.cli import UserError
 from course_lib.model import ModelConfig
 
@@ -22,7 +23,11 @@ LAYER_TENSORS = {
     "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "down": ("mlp.down_proj",),
 }
-SHARED_TENSORS = {"embedding": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "lm_head": "lm_head.weight"}
+SHARED_TENSORS = {
+    "embedding": "model.embed_tokens.weight",
+    "final_norm": "model.norm.weight",
+    "lm_head": "lm_head.weight",
+}
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -31,7 +36,9 @@ def read_config(folder: Path) -> ModelConfig:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}. Is it a Hugging Face style model folder?") from None
+        raise UserError(
+            f"cannot read {path}: {error.strerror or error}. Is it a Hugging Face style model folder?"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON ({error}).") from None
     if not isinstance(raw, dict):
@@ -73,7 +80,12 @@ def _refuse_unsupported(path: Path, raw: dict) -> None:
         raise UserError(f"{path}: RoPE scaling {kind!r} is not supported; use a model without rope_scaling.")
     if float(rope.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1) != 1:
         raise UserError(f"{path}: partial_rotary_factor is not supported; all of head_dim must be rotated.")
-    for option, wanted in {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "quantization_config": None}.items():
+    for option, wanted in {
+        "attention_bias": False,
+        "mlp_bias": False,
+        "hidden_act": "silu",
+        "quantization_config": None,
+    }.items():
         if raw.get(option, wanted) != wanted:
             raise UserError(f"{path}: {option}={raw[option]!r} is not supported; this engine has {option}={wanted!r}.")
 
@@ -103,14 +115,16 @@ class Checkpoint:
     def get(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """Tensor `name` as float32; `shape` is what the configuration asks for."""
         if name not in self._entries:
-            raise UserError(f"{self._folder} has no tensor {name}; it holds {len(self._entries)} others. Is a shard missing?")
+            raise UserError(
+                f"{self._folder} has no tensor {name}; it holds {len(self._entries)} others. Is a shard missing?"
+            )
         path, entry = self._entries[name]
         if tuple(entry["shape"]) != shape:
             raise UserError(f"{path}: {name} has shape {tuple(entry['shape'])}, config.json asks for {shape}.")
         array, dtype = safetensors_file.read_tensor(path, name, entry)
         if dtype not in ("F32", "F16", "BF16"):
             raise UserError(f"{path}: {name} has dtype {dtype}; wanted F32, F16 or BF16.")
-        return safetensors_file.bfloat16_to_float32(array) if dtype == "BF16" else array.astype(np.float32)
+        return bfloat16_to_float32(array) if dtype == "BF16" else array.astype(np.float32)
 
 
 def weight_reader(folder: Path, c: ModelConfig):

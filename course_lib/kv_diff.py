@@ -32,7 +32,8 @@ class Divergence:
 
     def __str__(self) -> str:
         place = "the logits" if self.layer is None else f"layer {self.layer} {self.tensor} at position {self.position}"
-        return f"first difference: {place}, {self.ulps} ulps, relative {self.relative:.2g} (largest anywhere {self.largest:.2g})"
+        size = f"relative {self.relative:.2g} (largest anywhere {self.largest:.2g})"
+        return f"first difference: {place}, {self.ulps} ulps, {size}"
 
 
 def first_divergence(a: KVSnapshot, b: KVSnapshot) -> Divergence | None:
@@ -69,15 +70,17 @@ def explain(d: Divergence, dtype: str, sizes: Sequence[int], hit: int, block_siz
     if d.largest < ROUNDING[dtype]:
         return "rounding level everywhere: another kernel sums in another order; this is not a mistake of logic."
     if d.layer is None:
-        return "K and V are all equal and only the logits differ: attention in the last layer, the final norm or the head."
+        return (
+            "K and V are all equal and only the logits differ: attention in the last layer, the final norm or the head."
+        )
     positions = np.flatnonzero(d.where[d.layer].any(axis=0))
     if positions[0] < hit:
         return _inside_the_hit(d.layer, positions[positions < hit], block_size)
     if d.layer > 0:
-        size = "large, as if cached keys were missing" if d.relative > 0.3 else "small, as if a key were missing or too many"
+        size = "large, as if cached keys were missing" if d.relative > 0.3 else "small, as if by a key or two"
         return (
-            f"layer 0 is clean and layer {d.layer} differs from position {d.position} on ({size}): attention. Look at the mask, "
-            "then at the positions of the queries."
+            f"layer 0 is clean and layer {d.layer} differs from position {d.position} on ({size}): attention. "
+            "Look at the mask, then at the positions of the queries."
         )
     if not d.where[0, 1].any():
         return (
@@ -87,18 +90,26 @@ def explain(d: Divergence, dtype: str, sizes: Sequence[int], hit: int, block_siz
     chunk_ends = hit + np.cumsum(sizes) - 1
     if np.isin(positions, chunk_ends).all():
         return "layer 0 K and V differ at chunk ends only: the last write of a chunk is dropped."
-    return f"layer 0 K and V differ from position {d.position} on: written to the wrong slots, or other tokens were run."
+    return (
+        f"layer 0 K and V differ from position {d.position} on: written to the wrong slots, or other tokens were run."
+    )
 
 
 def _inside_the_hit(layer: int, positions: np.ndarray, block_size: int) -> str:
     blocks = np.unique(positions // block_size)
     if layer > 0:
-        return f"block {blocks[0]} of the hit is clean in layer 0 only: right tokens, computed after another beginning (its hash lacks the parent)."
+        return (
+            f"block {blocks[0]} of the hit is clean in layer 0 only: right tokens, computed after another beginning "
+            "(its hash lacks the parent)."
+        )
     if len(positions) == 1:
         return f"one position inside the hit ({positions[0]}): somebody wrote into a shared block."
     if len(blocks) == 1:
         return f"the whole block {blocks[0]} of the hit: it was reused for other tokens, or is the wrong block."
-    return f"blocks {blocks.tolist()} of the hit: the block table is read in the wrong order. Attention cannot tell; a gather can."
+    return (
+        f"blocks {blocks.tolist()} of the hit: the block table is read in the wrong order. "
+        "Attention cannot tell; a gather can."
+    )
 
 
 def _differs(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -146,7 +146,9 @@ class Model:
             pool.write(number, batch.write_slots, rope.rotate(k, key_cos, key_sin), v)
             q = rope.rotate(q, cos, sin)
             attended = attend_paged(q, pool, number, batch.read_slots, batch.starts, batch.masks, arith.name)
-            x = x + arith.by_rows(lambda rows, w=w: arith.matmul(rows, w["o"]), attended.reshape(len(ids), q_width), batch.rows)
+            x = x + arith.by_rows(
+                lambda rows, w=w: arith.matmul(rows, w["o"]), attended.reshape(len(ids), q_width), batch.rows
+            )
             x = x + arith.by_rows(mlp, x, batch.rows)
 
         if not len(batch.last_rows):
@@ -169,7 +171,9 @@ class _Batch:
         for chunk in chunks:
             take, stop = len(chunk.token_ids), chunk.start + len(chunk.token_ids)
             if take < 1 or not 0 <= chunk.cached <= chunk.start:
-                raise ValueError(f"a chunk of {take} tokens at {chunk.start} with {chunk.cached} cached is not possible.")
+                raise ValueError(
+                    f"a chunk of {take} tokens at {chunk.start} with {chunk.cached} cached is not possible."
+                )
             own = pool.slots(chunk.block_table, 0, stop)
             call = (chunk.cached, chunk.start - chunk.cached, take)
             rows.append(np.arange(chunk.start, stop))

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from course_lib.arrays import namespace
+from course_lib.arrays import bfloat16_to_float32, namespace
 from course_lib.model import RIGHT, ChunkInput, Model, Wiring
-from course_lib.safetensors_file import bfloat16_to_float32
 
 
 @dataclass(frozen=True)
@@ -124,12 +123,18 @@ def prefill(
 
 def _check(token_ids: list[int], sizes: list[int], hit: int, beside: Sequence[Sequence[int]]) -> None:
     if not 0 <= hit < max(len(token_ids), 1):
-        raise ValueError(f"a hit of {hit} tokens on a prompt of {len(token_ids)}: at least one token must be left to compute.")
+        raise ValueError(
+            f"a hit of {hit} tokens on a prompt of {len(token_ids)}: at least one token must be left to compute."
+        )
     if not sizes or min(sizes) < 1 or sum(sizes) != len(token_ids) - hit:
-        raise ValueError(f"chunk lengths {sizes[:8]} add up to {sum(sizes)}; {len(token_ids)} tokens less a hit of {hit} are wanted.")
+        raise ValueError(
+            f"chunk lengths {sizes[:8]} add up to {sum(sizes)}; {len(token_ids)} tokens less a hit of {hit} are wanted."
+        )
     for number, ids in enumerate(beside):
         if len(ids) <= len(sizes):
-            raise ValueError(f"request {number} beside has {len(ids)} tokens, but decodes one in each of {len(sizes)} steps.")
+            raise ValueError(
+                f"request {number} beside has {len(ids)} tokens, but decodes one in each of {len(sizes)} steps."
+            )
 
 
 def _interleaved_tables(num_blocks: list[int]) -> list[list[int]]:

@@ -15,7 +15,17 @@ from course_lib.arrays import cast, like, namespace
 _HALF_PI = (1.57079632673412561417e00, 6.07710050630396597660e-11, 2.02226624879595063154e-21)
 _TWO_OVER_PI = 6.36619772367581382433e-01
 # Taylor coefficients, highest power first: on |r| <= pi/4 the first term left out is below 2**-53.
-_SIN = (1 / 355687428096000, -1 / 1307674368000, 1 / 6227020800, -1 / 39916800, 1 / 362880, -1 / 5040, 1 / 120, -1 / 6, 1.0)
+_SIN = (
+    1 / 355687428096000,
+    -1 / 1307674368000,
+    1 / 6227020800,
+    -1 / 39916800,
+    1 / 362880,
+    -1 / 5040,
+    1 / 120,
+    -1 / 6,
+    1.0,
+)
 _COS = (1 / 20922789888000, -1 / 87178291200, 1 / 479001600, -1 / 3628800, 1 / 40320, -1 / 720, 1 / 24, -1 / 2, 1.0)
 MAX_ANGLE = float(2**20)
 
@@ -71,7 +81,9 @@ def rope_cos_sin(positions: np.ndarray, head_dim: int, theta: float = 10000.0) -
     """
     positions = np.asarray(positions, dtype=np.float64)
     if positions.size and not np.abs(positions).max() < MAX_ANGLE:
-        raise ValueError(f"positions reach {np.abs(positions).max():.0f}; the angle reduction holds below {MAX_ANGLE:.0f}.")
+        raise ValueError(
+            f"positions reach {np.abs(positions).max():.0f}; the angle reduction holds below {MAX_ANGLE:.0f}."
+        )
     return _cos_sin(positions[:, None] * inverse_frequencies(head_dim, theta)[None, :])
 
 
@@ -82,7 +94,9 @@ def inverse_frequencies(head_dim: int, theta: float) -> np.ndarray:
     if not 1 <= theta < math.inf:  # below 1, frequencies grow, and with them the angles beyond MAX_ANGLE
         raise ValueError(f"theta={theta}; the base of RoPE's frequencies must be a finite number of at least 1.")
     context = Context(prec=40)  # decimal is exact to its precision and the same on every machine
-    powers = (context.power(Decimal(theta), context.divide(Decimal(-2 * i), Decimal(head_dim))) for i in range(head_dim // 2))
+    powers = (
+        context.power(Decimal(theta), context.divide(Decimal(-2 * i), Decimal(head_dim))) for i in range(head_dim // 2)
+    )
     return np.array([float(p) for p in powers])
 
 
@@ -124,7 +138,9 @@ class RopeTable:
         longest = int(positions.max(initial=0)) + 1
         if longest > len(self._cos):
             if longest > MAX_ANGLE:
-                raise ValueError(f"position {longest - 1} is beyond {MAX_ANGLE - 1:.0f}, where the angle reduction ends.")
+                raise ValueError(
+                    f"position {longest - 1} is beyond {MAX_ANGLE - 1:.0f}, where the angle reduction ends."
+                )
             longest = 1 << (longest - 1).bit_length()
             cos_sin = rope_cos_sin(np.arange(longest), self._head_dim, self._theta)
             self._cos, self._sin = (like(self._beside, x) for x in cos_sin)

@@ -2,7 +2,7 @@
 
 Format (github.com/huggingface/safetensors, README, read 2026): 8 bytes little-endian header length, a JSON
 header {name: {dtype, shape, data_offsets}, "__metadata__": {str: str}}, then the tensors' bytes.
-bfloat16, which NumPy lacks, is carried as its bits in uint16; `bfloat16_to_float32` widens them exactly.
+bfloat16, which NumPy lacks, is carried as its bits in uint16; `arrays.bfloat16_to_float32` widens them.
 """
 
 import json
@@ -23,11 +23,6 @@ class Tensor(NamedTuple):
 
     array: np.ndarray
     dtype: str
-
-
-def bfloat16_to_float32(bits: np.ndarray) -> np.ndarray:
-    """bfloat16 bits (uint16) to the float32 of equal value: bfloat16 is float32's upper half."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def read_header(path: Path) -> dict:

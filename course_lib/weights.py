@@ -61,7 +61,7 @@ def load_model(
 
 
 def build(config: ModelConfig, make: Callable, convert: Callable, arith: str, tile_rows: int = 32) -> Model:
-    """A Model from `make(key, shape, layer)`, which gives each weight of `expected_shapes` in turn (layer None: shared).
+    """A Model from `make(key, shape, layer)`, which gives each weight of `expected_shapes` (layer None: shared).
 
     The model's `sha256` is over the configuration and the float32 weights, before `convert` and the
     arithmetic change their form, so it names the model whatever it runs in.
@@ -102,14 +102,18 @@ def converter(backend: str, dtype: str, device: str) -> Callable[[np.ndarray], o
     """float32 NumPy -> array of the wanted library, dtype and device. Raises UserError when there is none such."""
     if backend == "numpy":
         if dtype != "float32" or device != "cpu":
-            raise UserError(f"the NumPy backend has float32 on the CPU only, not {dtype} on {device}. Use --backend torch.")
+            raise UserError(
+                f"the NumPy backend has float32 on the CPU only, not {dtype} on {device}. Use --backend torch."
+            )
         return lambda array: array
     if backend != "torch":
         raise UserError(f"no backend {backend!r}; there are numpy and torch.")
     try:
         import torch
     except ImportError:
-        raise UserError("the torch backend needs PyTorch, which is not installed. Use --backend numpy, or pip install torch.") from None
+        raise UserError(
+            "the torch backend needs PyTorch, which is not installed. Use --backend numpy, or pip install torch."
+        ) from None
     if dtype not in ("float32", "bfloat16", "float16"):
         raise UserError(f"no dtype {dtype!r}; there are float32, bfloat16 and float16.")
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):

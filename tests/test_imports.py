@@ -29,11 +29,14 @@ TABLE = {
     # the engine, bottom up
     "course_lib.model": "arrays masks rope invariant attention cache.pool",
     "course_lib.safetensors_file": "cli",
-    "course_lib.weights": "arrays cli safetensors_file model",
-    "course_lib.prefill": "arrays masks rope cache.pool model weights",
-    "course_lib.faults": "arrays masks rope cache.pool model weights prefill",
-    "course_lib.kv_diff": "arrays masks rope cache.pool model weights prefill faults",
+    "course_lib.huggingface": "arrays cli safetensors_file model",
+    "course_lib.weights": "cli huggingface model",
+    "course_lib.prefill": "arrays model",
+    "course_lib.faults": "model prefill",
+    "course_lib.kv_diff": "prefill",
     # commands
+    "course_lib.__main__": "cli",
+    "course_lib.commands": "cli commands safetensors_file weights prefill faults kv_diff",
     "course_lib.environment": "cli",
     "course_lib.demo": "cli cost model prefill weights kv_diff",
     "course_lib.notebook_file": "cli",

@@ -17,19 +17,33 @@ from course_lib.weights import load_model, seeded_model
 def parser() -> Parser:
     p = Parser(
         prog="python -m course_lib prefill",
-        description="Prefill a prompt in chunks and compare K, V and logits with one pass, bit for bit. Exit 1 on any difference.",
+        description="Prefill a prompt in chunks and compare K, V and logits with one pass. Exit 1 if any bit differs.",
         example="python -m course_lib prefill --prompt-len 1003 --chunk 1,7,64,ragged --hit 496 --arith exact",
     )
     p.add_argument("--prompt-len", type=positive, required=True, metavar="N", help="tokens in the prompt")
-    p.add_argument("--chunk", required=True, metavar="C[,C...]", help="chunk sizes, each a run of its own; a number or 'ragged'")
-    p.add_argument("--hit", type=not_negative, default=0, metavar="H", help="tokens attached from the prefix cache, 0 <= H < N")
-    p.add_argument("--block-size", type=positive, default=16, metavar="B", help="slots in a block of the pool (default 16)")
-    p.add_argument("--arith", choices=("tile", "exact"), default="tile", help="tile: fast; exact: the same bits everywhere")
+    p.add_argument(
+        "--chunk", required=True, metavar="C[,C...]", help="chunk sizes, each a run of its own; a number or 'ragged'"
+    )
+    p.add_argument(
+        "--hit", type=not_negative, default=0, metavar="H", help="tokens attached from the prefix cache, 0 <= H < N"
+    )
+    p.add_argument(
+        "--block-size", type=positive, default=16, metavar="B", help="slots in a block of the pool (default 16)"
+    )
+    p.add_argument(
+        "--arith", choices=("tile", "exact"), default="tile", help="tile: fast; exact: the same bits everywhere"
+    )
     p.add_argument("--backend", choices=("numpy", "torch"), default="numpy")
-    p.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="NumPy has float32 only")
+    p.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="NumPy has float32 only"
+    )
     p.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    p.add_argument("--model", type=Path, metavar="DIR", help="a Hugging Face style Llama folder (default: the seeded model)")
-    p.add_argument("--fault", choices=sorted(FAULTS), metavar="NAME", help=f"wire in a known fault: {'; '.join(FAULTS)}")
+    p.add_argument(
+        "--model", type=Path, metavar="DIR", help="a Hugging Face style Llama folder (default: the seeded model)"
+    )
+    p.add_argument(
+        "--fault", choices=sorted(FAULTS), metavar="NAME", help=f"wire in a known fault: {'; '.join(FAULTS)}"
+    )
     p.add_argument("--save", type=Path, metavar="FILE", help="save the (last) run as safetensors, for `diff`")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     return p
@@ -39,7 +53,9 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     chunks = _chunks(args.chunk)
     if args.hit >= args.prompt_len:
-        raise UserError(f"--hit {args.hit} covers the whole prompt of {args.prompt_len}: at least one token must be computed.")
+        raise UserError(
+            f"--hit {args.hit} covers the whole prompt of {args.prompt_len}: at least one token must be computed."
+        )
     where = {"backend": args.backend, "arith": args.arith, "dtype": args.dtype, "device": args.device}
     model = load_model(args.model, **where) if args.model else seeded_model(**where)
     ids = token_ids(args.prompt_len, model.config.vocab_size)
@@ -48,7 +64,9 @@ def main(argv: Sequence[str]) -> int:
         reference = one_pass(model, ids, block_size=args.block_size)
         for chunk in chunks:
             tail = args.prompt_len - args.hit
-            scenario = Scenario(model, ids, ragged(tail) if chunk == "ragged" else cut(tail, chunk), args.hit, args.block_size)
+            scenario = Scenario(
+                model, ids, ragged(tail) if chunk == "ragged" else cut(tail, chunk), args.hit, args.block_size
+            )
             run = scenario.run(FAULTS[args.fault] if args.fault else None)
             runs.append((chunk, first_divergence(reference, run)))
     except ValueError as error:  # what the arithmetic or the engine cannot do; nothing has been written
@@ -86,6 +104,9 @@ def _as_json(d: Divergence) -> dict:
 
 
 def _print(args, runs) -> None:
-    print(f"{args.prompt_len} tokens, {args.hit} of them attached, {args.arith} arithmetic, {args.backend} {args.dtype} on {args.device}")
+    print(
+        f"{args.prompt_len} tokens, {args.hit} of them attached, {args.arith} arithmetic, "
+        f"{args.backend} {args.dtype} on {args.device}"
+    )
     for chunk, divergence in runs:
         print(f"  chunk {chunk!s:>7}: {'equal to one pass, bit for bit' if divergence is None else divergence}")

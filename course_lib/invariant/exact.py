@@ -15,6 +15,7 @@ from course_lib.arrays import cast, namespace
 
 X_BITS, W_BITS, SUM_BITS = 20, 21, 53
 MAX_INNER = 2 ** (SUM_BITS - X_BITS - W_BITS)  # 4,096 terms in a matmul
+MAX_SQUARES = 2 ** (SUM_BITS - 2 * X_BITS)  # 8,192 terms in a mean of squares
 WEIGHT_BITS, VALUE_BITS, MAX_VALUE = 20, 14, 63
 MAX_KEYS = 2**SUM_BITS // (2**WEIGHT_BITS * MAX_VALUE * 2**VALUE_BITS)  # 8,322 keys in a weighted mean
 
@@ -75,16 +76,19 @@ def exp(x):
     """
     xp = namespace(x)
     x = cast(x, xp.float64)
-    tiny = x < -700
-    x = xp.clip(x, -700, 700)
-    n = xp.round(x * _LOG2_E)
-    r = x - n * _LN2[0]
-    r = r - n * _LN2[1]
-    total = r * _EXP[0] + _EXP[1]
-    for coefficient in _EXP[2:]:
-        total = total * r + coefficient
-    n = xp.where(xp.isnan(n), xp.zeros_like(n), n)  # a NaN stays one through `total`
-    return xp.where(tiny, xp.zeros_like(total), total * _power_of_two(cast(n, xp.int64)))
+    n = xp.round(xp.clip(x, -700, 700) * _LOG2_E)
+    r = xp.clip(x, -700, 700)
+    r -= n * _LN2[0]
+    r -= n * _LN2[1]
+    total = r * _EXP[0]
+    for coefficient in _EXP[1:-1]:  # in place: the array stays in the processor's cache
+        total += coefficient
+        total *= r
+    total += _EXP[-1]
+    n[xp.isnan(n)] = 0  # a NaN stays one through `total`
+    total *= _power_of_two(cast(n, xp.int64))
+    total[x < -700] = 0
+    return total
 
 
 def weighted_mean(weights, values, dtype=None):
@@ -96,15 +100,21 @@ def weighted_mean(weights, values, dtype=None):
     returns   [..., rows, columns]
 
     Weights are snapped to 2**-20 and values to 2**-14, fixed grids, so a mean does not change when
-    keys of weight 0 are added. Raises ValueError beyond 8,322 keys, weights above 1, or values above 63.
+    keys of weight 0 are added. Raises ValueError beyond 8,322 keys, weights outside 0 .. 1, or values above 63.
     """
     xp = namespace(values)
     if values.shape[-2] > MAX_KEYS:
         raise ValueError(f"{values.shape[-2]} keys, but exact attention holds up to {MAX_KEYS}. Use arith='tile'.")
+    if bool((weights < 0).any()):
+        raise ValueError(f"weights reach down to {float(weights.min()):.3g}, wanted 0 .. 1: they are exponentials.")
     if bool((weights > 1).any()):
-        raise ValueError(f"weights reach {float(weights.max()):.3g}, wanted at most 1: subtract each row's maximum before exp.")
+        raise ValueError(
+            f"weights reach {float(weights.max()):.3g}, wanted at most 1: subtract each row's maximum before exp."
+        )
     if bool((xp.abs(values) > MAX_VALUE).any()):
-        raise ValueError(f"values reach {float(xp.abs(values).max()):.3g}, but exact sums hold up to {MAX_VALUE}. Use arith='tile'.")
+        raise ValueError(
+            f"values reach {float(xp.abs(values).max()):.3g}, but exact sums hold up to {MAX_VALUE}. Use arith='tile'."
+        )
     weights = xp.round(cast(weights, xp.float64) * 2.0**WEIGHT_BITS)
     integers = xp.round(cast(values, xp.float64) * 2.0**VALUE_BITS)
     total = xp.sum(weights, axis=-1, keepdims=True)
@@ -114,8 +124,15 @@ def weighted_mean(weights, values, dtype=None):
 
 
 def rms_norm(x, gain, eps: float):
-    """x / sqrt(mean(x ** 2) + eps) * gain over the last axis (at most 8,192 long), in x's dtype."""
+    """x / sqrt(mean(x ** 2) + eps) * gain over the last axis, in x's dtype.
+
+    Raises ValueError for more than 8,192 terms: two times 20 bits, and 13, fill float64's 53.
+    """
     xp = namespace(x)
+    if x.shape[-1] > MAX_SQUARES:
+        raise ValueError(
+            f"RMSNorm over {x.shape[-1]} terms, but exact sums hold up to {MAX_SQUARES}. Use arith='tile'."
+        )
     squares = snap(x, X_BITS)
     total = xp.sum(squares.integers * squares.integers, axis=-1, keepdims=True)  # integers below 2**53
     mean = total * squares.scale * squares.scale * (1.0 / x.shape[-1])

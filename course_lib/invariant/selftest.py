@@ -45,7 +45,9 @@ def _check(operation, w, name: str, tile: int = TILE) -> list[str]:
     x = _random((tile, w.shape[0]), 2)
     first = bits(x)
     if any(not np.array_equal(first, bits(x)) for _ in range(ROUNDS)):
-        return [f"{name}: the same call gave other bits when repeated. Set a fixed number of threads, or use arith='exact'."]
+        return [
+            f"{name}: the same call gave other bits when repeated. Set a fixed number of threads, or use arith='exact'."
+        ]
     for neighbours in (np.zeros_like(x), _random(x.shape, 3), 100 * _random(x.shape, 4)):
         for keep in (np.arange(tile) % 2 == 0, np.arange(tile) % 2 == 1, np.arange(tile) == tile - 1):
             mixed = bits(np.where(keep[:, None], x, neighbours))

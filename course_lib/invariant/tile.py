@@ -46,4 +46,3 @@ def by_tiles(fn, x, positions: np.ndarray, tile: int = TILE):
     stacked[rows] = x
     outputs = [fn(stacked[i * tile : (i + 1) * tile]) for i in range(tiles)]
     return xp.concatenate(outputs)[rows]
-

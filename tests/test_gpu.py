@@ -1,0 +1,39 @@
+"""The same claims on CUDA, in one file that a lent device can run in one call: pytest -m gpu."""
+
+import numpy as np
+import pytest
+
+from course_lib.faults import FAULTS, Scenario, replay, right
+from course_lib.invariant.selftest import self_test
+from course_lib.prefill import cut, one_pass, prefill, ragged
+from course_lib.weights import seeded_model
+
+pytestmark = pytest.mark.gpu
+IDS = np.random.default_rng(0).integers(0, 128, 1003).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_assumptions_of_tile_arithmetic_hold_on_this_device(dtype):
+    assert self_test("torch", dtype, "cuda") == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("arith", ["exact", "tile"])
+def test_chunks_hits_and_neighbours_leave_the_bits_of_one_pass_on_cuda(arith, dtype):
+    model = seeded_model(backend="torch", arith=arith, dtype=dtype, device="cuda")
+    reference = one_pass(model, IDS).sha256()
+    for sizes, hit in ((cut(1003, 7), 0), (cut(507, 17), 496), (ragged(1003), 0), (cut(503, 100), 500), ([1000, 3], 0)):
+        beside = [IDS[i : i + len(sizes) + 40] for i in range(3)]
+        assert prefill(model, IDS, sizes, hit=hit, beside=beside).sha256() == reference, (sizes[:3], hit)
+
+
+def test_exact_on_cuda_has_the_bits_of_exact_on_the_cpu():
+    runs = [one_pass(seeded_model(backend="torch", arith="exact", device=d), IDS) for d in ("cpu", "cuda")]
+    assert runs[0].sha256() == runs[1].sha256()
+
+
+def test_a_fault_on_cuda_is_told_by_name():
+    model = seeded_model(backend="torch", arith="tile", device="cuda")
+    s = Scenario(model, IDS[:150], [30, 17, 1, 32], 70)
+    assert replay(s, s.run(FAULTS["chunk-relative positions"])) == ["chunk-relative positions"]
+    assert replay(s, right(s)) == []
