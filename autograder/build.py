@@ -23,7 +23,7 @@ def build(root: Path = ROOT, *, check: bool = False) -> int:
     A file with the right content is left alone; a generated notebook without a source is removed.
     """
     wanted = generated_files(root)
-    changed = [name for name, text in wanted.items() if _content(root / name) != text.encode()]
+    changed = [name for name, text in wanted.items() if not _same(root / name, text)]
     stale = [name for name in _generated_notebooks(root) if name not in wanted]
     for name in changed:
         print(f"{name} {'differs from its source' if check else 'written'}")
@@ -138,6 +138,12 @@ def _heading(lesson: Lesson, cell: Cell) -> str:
     pattern = re.compile(rf"^#+ +Exercise {re.escape(cell.exercise)}: *(.*\S)", re.MULTILINE)
     found = (pattern.search(c.text) for c in lesson.cells if c.kind == "markdown")
     return next((match[1] for match in found if match), cell.solution)
+
+
+def _same(file: Path, text: str) -> bool:
+    """Is `text` in the file, whatever line ends git gave it on this machine? (JSON writes a real \\r as two letters.)"""
+    content = _content(file)
+    return content is not None and content.replace(b"\r\n", b"\n") == text.encode()
 
 
 def _content(file: Path) -> bytes | None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -126,6 +127,29 @@ def test_what_is_right_already_is_not_written_again(tmp_path, capsys):
     assert "up to date" in capsys.readouterr().out
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no permission bits")
+def test_whoever_may_read_the_sources_may_read_the_notebooks(tmp_path):
+    build(make_root(tmp_path))
+    assert (tmp_path / NOTEBOOK).stat().st_mode & 0o777 == 0o644
+    (tmp_path / NOTEBOOK).write_text("old")
+    (tmp_path / NOTEBOOK).chmod(0o664)
+    build(tmp_path)
+    assert (tmp_path / NOTEBOOK).stat().st_mode & 0o777 == 0o664
+
+
+def test_check_reports_a_notebook_without_a_source_even_if_all_else_is_right(tmp_path):
+    build(make_root(tmp_path))
+    shutil.copy(tmp_path / NOTEBOOK, tmp_path / "notebooks" / "09_gone.ipynb")
+    assert build(tmp_path, check=True) == 1
+
+
+def test_a_checkout_in_which_git_made_windows_line_ends_is_up_to_date(tmp_path):
+    build(make_root(tmp_path))
+    for file in (NOTEBOOK, INDEX):
+        (tmp_path / file).write_bytes((tmp_path / file).read_bytes().replace(b"\n", b"\r\n"))
+    assert build(tmp_path, check=True) == 0
+
+
 def test_check_names_every_file_that_differs_and_writes_nothing(tmp_path, capsys):
     assert build(make_root(tmp_path)) == 0
     (tmp_path / NOTEBOOK).write_text("{}", "utf-8")
@@ -179,6 +203,7 @@ def test_the_index_says_what_the_cells_say(tmp_path):
         ('id="setup"', 'id="grow-check"', "grow-check", "used twice"),
         (' id="setup"', "", "that begins 'import numpy as np'", "has no id"),
         ('id="setup"', 'id="Set up"', "Set up", "not words of a-z"),
+        ('id="setup"', f'id="{"a" * 65}"', "a" * 65, "64 characters at most"),
         ('check="half" group', 'check="halve" group', "half-solution", "nothing checks half"),
         ('"half-check" check="half"', '"half-check" check="half" grups="kv"', "half-check", "'grups'"),
         ('solution="half" minutes=5', 'solution="half" points=5', "half-solution", "'points'"),
@@ -242,16 +267,16 @@ def test_an_ipython_command_in_a_cell_survives(tmp_path):
     assert "%matplotlib inline\n" in cells_of(tmp_path)["setup"]["source"]
 
 
-def test_the_same_bytes_come_from_another_process_with_another_hash_seed(tmp_path):
-    build(make_root(tmp_path))
+def test_the_same_bytes_come_from_another_process_with_another_hash_seed_and_locale(tmp_path):
+    build(make_root(tmp_path, LESSON.replace("what is half", "“what” is half")))
     script = (
         "import sys; from pathlib import Path; from autograder.build import generated_files\n"
         f"sys.stdout.buffer.write(generated_files(Path({str(tmp_path)!r}))[{NOTEBOOK!r}].encode())"
     )
-    for seed in ("1", "2"):
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed, "LC_ALL": "C"}
-        run = subprocess.run([sys.executable, "-c", script], capture_output=True, env=environment, check=True)
-        assert run.stdout == (tmp_path / NOTEBOOK).read_bytes()
+    hashed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": hashed, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, env=environment, check=True)
+    assert run.stdout == (tmp_path / NOTEBOOK).read_bytes()
 
 
 def test_the_command_line_answers_and_refuses_in_one_line():
@@ -274,3 +299,9 @@ def test_the_command_line_answers_and_refuses_in_one_line():
 def test_build_check_passes_from_any_directory(tmp_path):
     run = command("build", "--check", cwd=tmp_path)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_a_path_that_the_system_refuses_is_refused_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    run = command("course", str(tmp_path / "file" / "course"))
+    assert run.returncode == 2 and re.fullmatch(r"python -m autograder course: .*file[^\n]*\n", run.stderr)

@@ -85,8 +85,10 @@ def test_a_second_run_updates_the_sources_and_keeps_seed_settings_and_grades(cou
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
         gradebook.add_student("ada")
     before = tree(course)
+    source = course / "source" / "01_small" / "01_small.ipynb"
+    os.utime(source, (1, 1))
     make_course(course, None, tmp_path / "root")
-    assert tree(course) == before
+    assert tree(course) == before and source.stat().st_mtime == 1
     make_root(tmp_path / "root", LESSON.replace("what is half of three?", "what is half of four?"))
     make_course(course, 7, tmp_path / "root")
     changed = {str(file) for file, content in tree(course).items() if before.get(file) != content}

@@ -47,8 +47,9 @@ TABLE = {
     "autograder.exercise": "",
     "autograder.answers": "autograder.exercise course_lib.arrays",
     "autograder.compare": "autograder.exercise autograder.answers",
-    "autograder.exercises": "autograder.exercise autograder.answers autograder.compare autograder.exercises course_lib",
-    "autograder.check": "autograder.exercise autograder.answers autograder.compare autograder.exercises course_lib",
+    "autograder.exercises": "autograder.exercise autograder.compare autograder.exercises "
+    "course_lib.rope course_lib.model course_lib.weights course_lib.prefill course_lib.faults course_lib.kv_diff",
+    "autograder.check": "autograder.exercise autograder.answers autograder.compare autograder.exercises",
     # from solutions/ to notebooks and courses: knows no check
     "autograder.source": "course_lib.cli",
     "autograder.include": "autograder.source",
@@ -177,7 +178,8 @@ def test_the_imports_of_a_module_are_really_found(tmp_path, monkeypatch):
     """The table is only as good as the reader: lazy imports, `from package import module` and aliases count."""
     file = tmp_path / "m.py"
     file.write_text(
-        "import numpy as np\ndef f():\n    from course_lib import rope\n    import torch.nn\nfrom course_lib.cli import Parser\n"
+        "import numpy as np\nfrom course_lib.cli import Parser\n"
+        "def f():\n    from course_lib import rope\n    import torch.nn\n"
     )
     monkeypatch.setitem(MODULES, "course_lib.m", file)
     assert imports("course_lib.m") == {"numpy", "course_lib.rope", "torch.nn", "course_lib.cli"}

@@ -80,6 +80,7 @@ def test_lines_around_a_typed_hole_stay(tmp_path):
         (include("scaled"), "scaled uses SCALE, which this cell does not import"),
         (include("keep"), "keep uses Sequence, triangle, which this cell does not import"),
         (include("bare"), "has no docstring"),
+        (include("wrapped"), "an untouched wrapped would not raise"),
         (include("short"), "has no body below its docstring"),
         (include("twice"), "has 2 functions twice"),
         (include("missing"), "has 0 functions missing"),
