@@ -141,7 +141,7 @@ def _heading(lesson: Lesson, cell: Cell) -> str:
 
 
 def _same(file: Path, text: str) -> bool:
-    """Is `text` in the file, whatever line ends git gave it on this machine? (JSON writes a real \\r as two letters.)"""
+    """Is `text` in the file, whatever line ends git gave it here? (JSON writes a real \\r as two letters.)"""
     content = _content(file)
     return content is not None and content.replace(b"\r\n", b"\n") == text.encode()
 
