@@ -5,8 +5,9 @@ import shutil
 import venv
 from pathlib import Path
 
-# Before NumPy is imported: OpenBLAS threads wait by spinning, and beside a second worker that costs minutes.
+# Before NumPy and torch are imported: their threads wait by spinning, and beside a second worker that costs minutes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 from hypothesis import settings

@@ -140,6 +140,12 @@ def test_lab_copies_what_is_new_and_never_overwrites(monkeypatch, tmp_path, star
     assert "02_mask.ipynb (yours)" in capsys.readouterr().out
 
 
+def test_lab_without_notebooks_says_how_to_make_them(monkeypatch, tmp_path, started, capsys):
+    monkeypatch.setattr(course, "NOTEBOOKS", tmp_path / "notebooks")
+    assert course.main(["lab"]) == 2
+    assert "python -m autograder build" in capsys.readouterr().err and not started
+
+
 def test_test_leaves_out_the_long_ones_unless_told(started):
     course.main(["test", "-k", "mask", "-x"])
     course.main(["test", "--all", "-q"])
