@@ -8,6 +8,7 @@ import importlib
 import inspect
 import io
 import linecache
+import operator
 import sys
 import sysconfig
 import traceback
@@ -99,12 +100,27 @@ def _argument(value: Any, callbacks: Mapping, asked: list) -> Any:
 
         @functools.wraps(function)
         def logged(*args, **kwargs):
-            result = function(*args, **kwargs)
-            asked.append((value.name, *inspect.signature(function).bind(*args, **kwargs).arguments.values()))
+            bound = inspect.signature(function).bind(*args, **kwargs)
+            bound.apply_defaults()
+            given = [_integers(arg) for arg in bound.arguments.values()]
+            result = function(*given)
+            asked.append((value.name, *given))
             return result
 
         return logged
     return value.copy() if isinstance(value, (np.ndarray, list)) else value
+
+
+def _integers(value: Any) -> Any:
+    """A callback's argument as an int or a tuple of ints; as it is where that is not possible."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        pass
+    try:
+        return tuple(operator.index(item) for item in value)
+    except TypeError:
+        return value
 
 
 class _Capped(io.TextIOBase):

@@ -241,6 +241,27 @@ def test_a_test_that_breaks_has_not_refused():
     assert "your test itself broke" in verdict.message and "add up to" in verdict.message
 
 
+def test_a_test_may_call_its_functions_in_any_honest_way():
+    def check_positions(prefill_fn, reference):
+        ids = np.arange(40) % 17
+        for got in (
+            prefill_fn(ids, iter([5, 20, 15])),
+            prefill_fn(token_ids=ids.tolist(), sizes=np.array([3, 19]), hit=np.int64(18)),
+        ):
+            for mine, right in zip(got, reference(ids)):
+                np.testing.assert_array_equal(mine, right)
+
+    assert [v.message for v in verdicts(EXERCISES["check_positions"], check_positions)] == [""]
+
+
+def test_a_test_that_calls_its_functions_with_something_else_is_told_what_they_take():
+    def check_positions(prefill_fn, reference):
+        prefill_fn("a prompt", 3, 0)
+
+    (verdict,) = verdicts(EXERCISES["check_positions"], check_positions)
+    assert "takes a list of token ids, a list of chunk lengths and a hit length" in verdict.message
+
+
 def test_survivors_are_listed_with_what_would_show_them():
     fn = EXERCISES["check_positions"].compile(nb03_tests._cuts(nb03_tests.ALL, "([5, 20, 15], 0)"))
     (verdict,) = verdicts(EXERCISES["check_positions"], fn)

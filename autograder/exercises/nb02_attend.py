@@ -107,8 +107,7 @@ def bits_cases(seed: int) -> list[Call]:
 
 
 def halfway(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """v changed a little, so that the mean of v[: len(k)] under q's weights is a midpoint of float32, in each "
-    "column."""
+    """v changed a little, so that in each column the mean of v[: len(k)] under q's weights is a midpoint of float32."""
     q, k = q.astype(np.float64), k.astype(np.float64)
     scores = np.array([math.fsum(q * key) for key in k]) / math.sqrt(len(q))
     weights = np.exp(scores - scores.max())

@@ -152,8 +152,7 @@ def make_reference(marker: Callback) -> Callable:
 
 
 def _plain(token_ids, sizes, hit) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """The arguments as integers; ValueError says what a prefill needs, for the learner whose test passes something "
-    "else."""
+    """The arguments as integers; ValueError tells a learner what a prefill takes."""
     vocab = kv.model().config.vocab_size
     try:
         ids, sizes, hit = tuple(int(t) for t in token_ids), tuple(int(s) for s in sizes), int(hit)

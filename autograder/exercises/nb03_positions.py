@@ -30,8 +30,7 @@ def _trouble(call: Call, got: np.ndarray) -> str | None:
 
 
 def value_cases(seed: int) -> list[Call]:
-    """Hits and chunks of all kinds: nothing cached, nothing computed, both; one token; ends of blocks; ragged "
-    "lengths."""
+    """Hits and chunks of all kinds: nothing cached, nothing computed, both; one token; ends of blocks; ragged."""
     rng = np.random.default_rng(seed)
     draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
     chunk = draw(5, 30)
