@@ -57,7 +57,7 @@ def ragged(rng: np.random.Generator, total: int, parts: int) -> tuple[int, ...]:
 
 
 def three_cuts(seed: int) -> list[Cut]:
-    """Ragged chunks; ragged ones behind a hit that ends inside a block; chunks that end where blocks do, and a decode."""
+    """Ragged chunks; ragged ones behind a hit inside a block; chunks that end where blocks do, and one token."""
     rng = np.random.default_rng(seed)
     tail, hit = int(rng.integers(20, 31)), int(rng.integers(1, BLOCK)) + BLOCK * int(rng.integers(0, 2))
     first = int(rng.integers(2, BLOCK))
