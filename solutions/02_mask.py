@@ -57,8 +57,8 @@ except ValueError as error:
     print("ValueError:", error)
 
 # %% [markdown] id="crash-after"
-# The scores have 8 columns and the mask has 3. With a chunk of one token NumPy and torch stretch a 1 x 1 mask over all
-# columns without a word, so going on one token at a time had always worked.
+# The scores have 8 columns and the mask has 3. A chunk of one token needs no mask at all, since it sees every key there is:
+# so going on one token at a time had always worked.
 #
 # A crash is the lucky case: it says where it is. A mask of the right shape with wrong entries says nothing.
 #
@@ -151,8 +151,9 @@ assert [key <= queries[1] for key in keys] == triangle[queries[1]].tolist()
 # include course_lib.masks:chunk_attention_mask
 
 # %% [markdown] id="mask-check-text"
-# The first check compares masks. The second runs a model of 3 layers with your masks: three prompts in uneven chunks,
-# one of them behind a cached prefix. K and V of all layers and the last logits must equal those of one pass, bit for bit.
+# The first check compares masks. The second runs a model of 3 layers with your masks: three prompts in uneven chunks, one
+# of them behind a *prefix hit*, tokens that an earlier request with the same beginning has left in the cache. K and V of
+# all layers and the last logits must equal those of one pass, bit for bit.
 
 # %% id="mask-check-values" check="chunk_attention_mask" group="values" points=3
 check.chunk_attention_mask(chunk_attention_mask, group="values")
@@ -184,7 +185,7 @@ def wrong(exercise, name):
 
 names = ["top_left", "all_true", "cached_hidden", "one_too_many", "offset_by_chunk"]
 ids = [(7 * i * i + 3 * i) % 128 for i in range(44)]  # a prompt: token ids below the vocabulary's 128
-sizes, hit = [11, 6, 18], 9  # 9 tokens from the prefix cache, then three chunks
+sizes, hit = [11, 6, 18], 9  # a prefix hit of 9 tokens, then three chunks
 
 found, unseen = {}, []
 for layers in (1, 3):
