@@ -111,10 +111,10 @@ def child(folder, **settings):
 
 def run(python, command, folder=ROOT):
     """The command's exit code. Ctrl-C is the command's to handle (JupyterLab asks, pytest sums up)."""
-    process = subprocess.Popen([python] + command, **child(folder))
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A handler that does nothing, and not SIG_IGN: that one the command would inherit.
+    before = signal.signal(signal.SIGINT, lambda *ignored: None)
     try:
-        code = process.wait()
+        code = subprocess.Popen([python] + command, **child(folder)).wait()
     finally:
         signal.signal(signal.SIGINT, before)
     return code if code >= 0 else 128 - code

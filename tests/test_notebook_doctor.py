@@ -134,6 +134,7 @@ def insert(*cells_and_places):
     return change
 
 
+@pytest.mark.filterwarnings("ignore:Non-unique cell id")  # nbformat's, about the damage that is the point here
 def test_of_an_answer_and_an_untouched_copy_the_answer_stays_and_the_copy_does_not_run(mine, capsys):
     for place in (1, 2, 5):  # above the answer, between it and the check, at the end
         path = mine(insert((place, STUB)), name=f"copy{place}.ipynb")
