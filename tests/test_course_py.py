@@ -98,8 +98,8 @@ def test_the_exit_code_is_the_commands_own(copy):
 @pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
 def test_ctrl_c_in_a_command_is_the_commands_to_handle(copy):
     (copy / "course_lib" / "__main__.py").write_text(
-        "import time\nprint('ready', flush=True)\n"
-        "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    raise SystemExit(7)\n"
+        "import time\ntry:\n    print('ready', flush=True)\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    raise SystemExit(7)\n"
     )
     child = subprocess.Popen([sys.executable, copy / "course.py", "demo"], text=True, start_new_session=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
