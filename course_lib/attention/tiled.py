@@ -22,11 +22,13 @@ def attend_tiled(q, k, v, start: int, mask=None, tile: int = TILE):
     q         [chunk_len, q_heads, head_dim]   queries at positions start, start + 1, ...
     k, v      [start + chunk_len, kv_heads, head_dim]
     mask      [chunk_len, start + chunk_len] bool, NumPy; causal if not given
-    tile      T, the rows of a query tile
+    tile      T, the rows of a query tile; ValueError if it does not divide KEYS
     returns   [chunk_len, q_heads, head_dim]   q's dtype
 
     Computes in float32 whatever the dtype. Needs memory for T x KEYS scores per head, and a copy of k and v.
     """
+    if tile < 1 or KEYS % tile:  # the keys ahead of a query would lie in two blocks, and the last alone is masked
+        raise ValueError(f"tile={tile}; wanted a number of rows that divides {KEYS}, such as {TILE}.")
     stop = start + q.shape[0]
     first_tile, last_tile = start // tile, (stop - 1) // tile
     xp = namespace(q)
