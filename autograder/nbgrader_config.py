@@ -33,23 +33,31 @@ c.Execute.iopub_timeout = 30
 c.ClearSolutions.code_stub = {"python": "# Your code goes here, in place of the next line."}
 
 
-class ForgetCopies(DeduplicateIds):
-    """A learner who copies a cell copies its nbgrader metadata. Leave it on the last copy, and none on the others.
+class TidySubmission(DeduplicateIds):
+    """Two things that happen to honest notebooks, and that nbgrader 0.9.6 stops at.
 
-    nbgrader 0.9.6 leaves an empty entry on them, then takes that for an old format and stops: everybody who comes
-    after this submission stays ungraded.
+    A copied cell takes its nbgrader metadata along. nbgrader leaves an empty entry on all but the last copy, takes
+    that for an old format and stops: everybody who comes after this submission stays ungraded. Leave no entry.
+    Colab saves widgets without their state, and no feedback page can be made. The outputs are cleared; forget them.
     """
 
     def preprocess(self, nb, resources):
         nb, resources = super().preprocess(nb, resources)
+        nb.metadata.pop("widgets", None)
         for cell in nb.cells:
             if cell.metadata.get("nbgrader") == {}:
                 del cell.metadata["nbgrader"]
         return nb, resources
 
 
-# nbgrader's own list, with ForgetCopies in the place of DeduplicateIds.
-c.Autograde.sanitize_preprocessors = [ClearOutput, ForgetCopies, OverwriteKernelspec, OverwriteCells, CheckCellMetadata]
+# nbgrader's own list, with TidySubmission in the place of DeduplicateIds.
+c.Autograde.sanitize_preprocessors = [
+    ClearOutput,
+    TidySubmission,
+    OverwriteKernelspec,
+    OverwriteCells,
+    CheckCellMetadata,
+]
 
 
 class HideHiddenTests(NbGraderPreprocessor):

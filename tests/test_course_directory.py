@@ -151,15 +151,16 @@ def test_feedback_leaves_hidden_tests_out_of_the_code_and_out_of_what_a_tracebac
     assert notebook.cells[1].source == "# BEGIN HIDDEN TESTS is only a comment here"
 
 
-def test_a_copied_cell_keeps_no_empty_metadata_which_would_stop_nbgrader_for_everybody(settings):
+def test_a_copied_cell_and_colabs_widgets_do_not_stop_nbgrader_for_everybody(settings):
     from nbgrader.converters import Autograde
     from nbgrader.preprocessors import DeduplicateIds
 
     steps = settings.Autograde.sanitize_preprocessors
-    nbgraders_own = Autograde().sanitize_preprocessors
-    forget = next(step for step in steps if step.__name__ == "ForgetCopies")
-    assert [DeduplicateIds if step is forget else step for step in steps] == nbgraders_own
+    tidy = next(step for step in steps if step.__name__ == "TidySubmission")
+    assert [DeduplicateIds if step is tidy else step for step in steps] == Autograde().sanitize_preprocessors
     fields = {"grade": False, "grade_id": "f", "locked": False, "schema_version": 3, "solution": True, "task": False}
     cells = [nbformat.v4.new_code_cell("f", metadata={"nbgrader": dict(fields)}) for _ in range(2)]
-    notebook, _ = forget().preprocess(nbformat.v4.new_notebook(cells=cells), {})
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"widgets": {"a type": {}}, "mine": 1})
+    notebook, _ = tidy().preprocess(notebook, {})
     assert [dict(cell.metadata) for cell in notebook.cells] == [{}, {"nbgrader": fields}]
+    assert notebook.metadata == {"mine": 1}
