@@ -5,7 +5,9 @@ header {name: {dtype, shape, data_offsets}, "__metadata__": {str: str}}, then th
 bfloat16, which NumPy lacks, is carried as its bits in uint16; `arrays.bfloat16_to_float32` widens them.
 """
 
+import contextlib
 import json
+import math
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -26,52 +28,80 @@ class Tensor(NamedTuple):
 
 
 def read_header(path: Path) -> dict:
-    """The JSON header of a file. Raises UserError, in one line, for anything that is no safetensors file."""
+    """The JSON header of a file. Raises UserError, in one line, for anything that is no whole safetensors file."""
     try:
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(MAX_HEADER, os.path.getsize(path) - 8):
                 raise ValueError("header length out of range")
             header = json.loads(file.read(length).decode("utf-8"))
-        for name, entry in header.items():
-            if name != "__metadata__":
-                _check_entry(entry, os.path.getsize(path) - 8 - length)
+        _check_header(header, os.path.getsize(path) - 8 - length)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}.") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not a safetensors file ({error}). Was the download complete?") from None
     return header
 
 
-def _check_entry(entry: dict, data_bytes: int) -> None:
-    begin, end = entry["data_offsets"]
-    size = np.dtype(DTYPES[entry["dtype"]]).itemsize if entry["dtype"] in DTYPES else None
-    for n in entry["shape"]:
-        size = size and size * n
-    if not 0 <= begin <= end <= data_bytes or (size is not None and size != end - begin):
-        raise ValueError("a tensor's offsets do not match its shape")
+def _check_header(header, data_bytes: int) -> None:
+    """ValueError unless the tensors fill the data from its first byte to its last, as the format asks."""
+    if not isinstance(header, dict):
+        raise ValueError(f"the header is a {type(header).__name__}, wanted an object")
+    metadata = {} if header.get("__metadata__") is None else header["__metadata__"]
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise ValueError("__metadata__ is not an object of strings")
+    entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    filled = 0
+    for begin, end, name in sorted((*_offsets(name, entry), name) for name, entry in entries.items()):
+        if begin != filled:
+            raise ValueError(f"tensor {name} begins at byte {begin} of the data, wanted {filled}: no gap, no overlap")
+        filled = end
+    if filled != data_bytes:
+        raise ValueError(f"the tensors end at byte {filled} of {data_bytes} bytes of data")
+
+
+def _offsets(name: str, entry) -> tuple[int, int]:
+    """First byte of a tensor and the byte behind its last, once its entry is known to be sound."""
+    fields = entry if isinstance(entry, dict) else {}
+    dtype, shape, offsets = (fields.get(field) for field in ("dtype", "shape", "data_offsets"))
+    if not (isinstance(dtype, str) and _whole_numbers(shape) and _whole_numbers(offsets) and len(offsets) == 2):
+        raise ValueError(f"tensor {name} lacks a dtype, a shape or two data_offsets")
+    begin, end = offsets
+    size = math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize if dtype in DTYPES else end - begin
+    if begin > end or size != end - begin:
+        raise ValueError(f"the offsets of tensor {name} do not match its shape")
+    return begin, end
+
+
+def _whole_numbers(x) -> bool:
+    return isinstance(x, list) and all(type(n) is int and n >= 0 for n in x)  # a bool is no number here
 
 
 def read_tensor(path: Path, name: str, entry: dict) -> Tensor:
-    """One tensor, read from the file at its offsets; a copy."""
+    """One tensor, read from the file at its offsets; a copy. `entry` comes from `read_header`."""
     if entry["dtype"] not in DTYPES:
         raise UserError(f"{path}: tensor {name} has dtype {entry['dtype']}; wanted one of {sorted(DTYPES)}.")
-    with open(path, "rb") as file:
-        begin, end = entry["data_offsets"]
-        file.seek(8 + int.from_bytes(file.read(8), "little") + begin)
-        array = np.frombuffer(file.read(end - begin), dtype=DTYPES[entry["dtype"]])
-    return Tensor(array.reshape(entry["shape"]), entry["dtype"])
+    try:
+        with open(path, "rb") as file:
+            begin, end = entry["data_offsets"]
+            file.seek(8 + int.from_bytes(file.read(8), "little") + begin)
+            array = np.frombuffer(file.read(end - begin), dtype=DTYPES[entry["dtype"]])
+        return Tensor(array.reshape(entry["shape"]), entry["dtype"])
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}.") from None
+    except (ValueError, OverflowError) as error:  # more axes than NumPy has, or an empty tensor of endless width
+        raise UserError(f"{path}: tensor {name} cannot be read ({error}).") from None
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors of a file, and its metadata."""
     header = read_header(path)
-    metadata = header.pop("__metadata__", {})
+    metadata = header.pop("__metadata__", None) or {}
     return {name: read_tensor(path, name, entry) for name, entry in header.items()}, metadata
 
 
 def write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a file, under another name first, so that an interrupted write leaves no half file."""
+    """Write a file, under another name first, so that an interrupted write leaves no half file, and no other."""
     header, offset = {"__metadata__": metadata}, 0
     for name, tensor in tensors.items():
         size = tensor.array.nbytes
@@ -80,12 +110,16 @@ def write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> N
         offset += size
     text = json.dumps(header, sort_keys=True).encode()
     text += b" " * (-len(text) % 8)
-    temporary = Path(f"{path}.part")
+    temporary = Path(f"{path}.{os.getpid()}.part")
     try:
         with open(temporary, "wb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
             for tensor in tensors.values():
-                file.write(np.ascontiguousarray(tensor.array, dtype=DTYPES[tensor.dtype]).tobytes())
+                # "equiv": the bytes may be swapped, the values must not change, or the header would lie
+                file.write(tensor.array.astype(DTYPES[tensor.dtype], casting="equiv", copy=False).tobytes())
         os.replace(temporary, path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}.") from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
