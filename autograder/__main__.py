@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from course_lib.cli import Parser, UserError, not_negative, run_command
+from course_lib.cli import Parser, not_negative, run_command
 
 PROG = "python -m autograder"
 
@@ -39,16 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
 
     def run(_: Sequence[str]) -> int:
-        try:
-            if options.command == "build":
-                from autograder.build import build as build_notebooks
+        if options.command == "build":
+            from autograder.build import build as build_notebooks
 
-                return build_notebooks(check=options.check)
-            from autograder.course import make_course
+            return build_notebooks(check=options.check)
+        from autograder.course import make_course
 
-            return make_course(options.directory, options.seed)
-        except OSError as error:
-            raise UserError(f"{error.filename}: {error.strerror}. Check the path and its permissions.") from error
+        return make_course(options.directory, options.seed)
 
     return run_command(f"{PROG} {options.command}", run, [])
 
