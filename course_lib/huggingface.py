@@ -1,7 +1,7 @@
 """Loading a Hugging Face style folder: config.json with model.safetensors, single or sharded.
 
-Only what this engine computes is accepted: LlamaForCausalLM without RoPE scaling, biases or sliding
-windows. Everything else is refused by name, because it would run and be wrong.
+Only what this engine computes is accepted: LlamaForCausalLM without RoPE scaling, biases or quantisation.
+Everything else is refused by name, because it would run and be wrong.
 """
 
 import json
@@ -33,61 +33,83 @@ SHARED_TENSORS = {
 def read_config(folder: Path) -> ModelConfig:
     """config.json as a ModelConfig. Raises UserError for an architecture or option that this engine has not."""
     path = folder / "config.json"
+    raw = _read_json(path, "Is it a Hugging Face style model folder?")
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"cannot read {path}: {error.strerror or error}. Is it a Hugging Face style model folder?"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid JSON ({error}).") from None
-    if not isinstance(raw, dict):
-        raise UserError(f"{path} holds a {type(raw).__name__}, wanted an object.")
-    _refuse_unsupported(path, raw)
-    try:
-        q_heads = int(raw["num_attention_heads"])
+        _refuse_unsupported(raw)
+        q_heads, hidden_size = _size(raw, "num_attention_heads"), _size(raw, "hidden_size")
         return ModelConfig(
-            vocab_size=int(raw["vocab_size"]),
-            hidden_size=int(raw["hidden_size"]),
-            num_layers=int(raw["num_hidden_layers"]),
+            vocab_size=_size(raw, "vocab_size"),
+            hidden_size=hidden_size,
+            num_layers=_size(raw, "num_hidden_layers"),
             q_heads=q_heads,
-            kv_heads=int(raw.get("num_key_value_heads") or q_heads),
-            head_dim=int(raw.get("head_dim") or int(raw["hidden_size"]) // q_heads),
-            intermediate_size=int(raw["intermediate_size"]),
-            rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-            rope_theta=float(_rope_parameters(raw).get("rope_theta") or raw.get("rope_theta") or 10000.0),
-            tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
+            kv_heads=_size(raw, "num_key_value_heads", q_heads),
+            head_dim=_size(raw, "head_dim", hidden_size // q_heads),
+            intermediate_size=_size(raw, "intermediate_size"),
+            rms_norm_eps=_number(raw, "rms_norm_eps", 1e-6),
+            rope_theta=_number(_rope_options(raw), "rope_theta", 10000.0),
+            tie_word_embeddings=raw.get("tie_word_embeddings", False) is True,
         )
-    except KeyError as error:
-        raise UserError(f"{path} lacks {error}.") from None
-    except (ValueError, TypeError, ZeroDivisionError) as error:
+    except ValueError as error:
         raise UserError(f"{path}: {error}") from None
 
 
-def _rope_parameters(raw: dict) -> dict:
-    """transformers 5 writes rope_parameters, 4 wrote rope_scaling beside rope_theta."""
-    parameters = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    return parameters if isinstance(parameters, dict) else {"rope_type": str(parameters)}
+def _read_json(path: Path, hint: str) -> dict:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}. {hint}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON ({error}). Was the download complete?") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{path} holds a {type(raw).__name__}, wanted an object. {hint}")
+    return raw
 
 
-def _refuse_unsupported(path: Path, raw: dict) -> None:
+def _size(raw: dict, name: str, default: int | None = None) -> int:
+    value = default if raw.get(name) is None else raw[name]
+    if value is None:
+        raise ValueError(f"{name} is missing; a config.json of LlamaForCausalLM has it.")
+    if type(value) is not int or not 1 <= value < 2**31:
+        raise ValueError(f"{name}={str(value)[:40]}, wanted a whole number of at least 1 and below 2**31.")
+    return value
+
+
+def _number(raw: dict, name: str, default: float) -> float:
+    value = default if raw.get(name) is None else raw[name]
+    if type(value) not in (int, float) or not abs(value) < 1e300:
+        raise ValueError(f"{name}={str(value)[:40]}, wanted a number.")
+    return float(value)
+
+
+def _rope_options(raw: dict) -> dict:
+    """transformers 5 writes rope_parameters, 4 wrote rope_scaling beside rope_theta; what is null does not count."""
+    options = {name: raw.get(name) for name in ("rope_theta", "partial_rotary_factor")}
+    for name in ("rope_parameters", "rope_scaling"):
+        if not isinstance(given := raw.get(name) or {}, dict):
+            raise ValueError(f"{name}={str(given)[:40]} is not supported; wanted an object, or null.")
+        options.update({option: value for option, value in given.items() if value is not None})
+    return {option: value for option, value in options.items() if value is not None}
+
+
+def _refuse_unsupported(raw: dict) -> None:
+    """ValueError for what would run and be wrong."""
     architectures = raw.get("architectures") or [raw.get("model_type", "none named")]
     if architectures not in (["LlamaForCausalLM"], ["llama"]):
-        raise UserError(f"{path}: architecture {architectures} is not supported; this engine runs LlamaForCausalLM.")
-    rope = _rope_parameters(raw)
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind != "default":
-        raise UserError(f"{path}: RoPE scaling {kind!r} is not supported; use a model without rope_scaling.")
-    if float(rope.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1) != 1:
-        raise UserError(f"{path}: partial_rotary_factor is not supported; all of head_dim must be rotated.")
-    for option, wanted in {
-        "attention_bias": False,
-        "mlp_bias": False,
-        "hidden_act": "silu",
-        "quantization_config": None,
-    }.items():
-        if raw.get(option, wanted) != wanted:
-            raise UserError(f"{path}: {option}={raw[option]!r} is not supported; this engine has {option}={wanted!r}.")
+        raise ValueError(f"architecture {str(architectures)[:80]} is not supported; this engine runs LlamaForCausalLM.")
+    rope = _rope_options(raw)
+    if scaling := [value for name in ("rope_type", "type") if (value := rope.pop(name, "default")) != "default"]:
+        raise ValueError(f"RoPE scaling {str(scaling[0])[:40]!r} is not supported; use a model without rope_scaling.")
+    if rope.pop("partial_rotary_factor", 1) != 1:
+        raise ValueError("partial_rotary_factor is not supported; all of head_dim must be rotated.")
+    rope.pop("rope_theta", None)
+    if rope:
+        raise ValueError(f"RoPE options {sorted(rope)} are not supported; use a model without rope_scaling.")
+    options = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "quantization_config": None}
+    for name, wanted in options.items():
+        if raw.get(name, wanted) not in (wanted, None):
+            raise ValueError(f"{name}={str(raw[name])[:80]} is not supported; this engine has {name}={wanted}.")
+    if not isinstance(raw.get("tie_word_embeddings"), (bool, type(None))):
+        raise ValueError(f"tie_word_embeddings={str(raw['tie_word_embeddings'])[:40]}, wanted true or false.")
 
 
 class Checkpoint:
@@ -96,20 +118,20 @@ class Checkpoint:
     def __init__(self, folder: Path):
         self._folder = folder
         index = folder / "model.safetensors.index.json"
+        names = ["model.safetensors"]
         if index.exists():
-            try:
-                files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-                names = sorted({str(name) for name in files.values()})
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise UserError(f"{index} cannot be read ({error}).") from None
-            if any(Path(name).name != name for name in names):
-                raise UserError(f"{index} names a file outside the folder.")
-        else:
-            names = ["model.safetensors"]
+            files = _read_json(index, "It should list the shards of the model.").get("weight_map")
+            if not isinstance(files, dict) or not files:
+                raise UserError(f"{index} has no weight_map from tensors to files. Was the download complete?")
+            names = sorted({str(name) for name in files.values()})
+            if outside := [name for name in names if Path(name).name != name]:
+                raise UserError(f"{index} names the file {outside[0][:80]!r}, wanted files of the folder itself.")
         self._entries = {}
         for name in names:
             header = safetensors_file.read_header(folder / name)
             header.pop("__metadata__", None)
+            if twice := sorted(header.keys() & self._entries.keys()):
+                raise UserError(f"{folder / name}: tensor {twice[0]} is in another shard too, wanted each tensor once.")
             self._entries.update({key: (folder / name, entry) for key, entry in header.items()})
 
     def get(self, name: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -4,6 +4,7 @@
 one. It has no notion of prefill and no state of its own: what earlier tokens left is in the pool.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,12 @@ class ModelConfig:
                 raise ValueError(f"{name}={getattr(self, name)}; it must be at least 1.")
         if self.q_heads % self.kv_heads:
             raise ValueError(f"q_heads={self.q_heads} is not a multiple of kv_heads={self.kv_heads}.")
+        if not 0 <= self.rms_norm_eps < 1:
+            raise ValueError(f"rms_norm_eps={self.rms_norm_eps}; it must be at least 0 and small, such as 1e-5.")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim={self.head_dim} is odd, but RoPE turns pairs.")
+        if not 1 <= self.rope_theta < math.inf:
+            raise ValueError(f"rope_theta={self.rope_theta}; it must be a finite number of at least 1.")
 
 
 @dataclass(frozen=True)

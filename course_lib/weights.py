@@ -74,15 +74,16 @@ def build(config: ModelConfig, make: Callable, convert: Callable, arith: str, ti
         return convert(array)
 
     shapes = expected_shapes(config)
-    weights: dict = {key: take(key, shape) for key, shape in shapes.items() if key != "layers"}
+    layer = shapes.pop("layer")
+    weights: dict = {key: take(key, shape) for key, shape in shapes.items()}
     weights["layers"] = [
-        {key: take(key, shape, number) for key, shape in layer.items()} for number, layer in enumerate(shapes["layers"])
+        {key: take(key, shape, number) for key, shape in layer.items()} for number in range(config.num_layers)
     ]
     return Model(config, weights, arith, tile_rows, digest.hexdigest())
 
 
 def expected_shapes(c: ModelConfig) -> dict:
-    """Names and shapes of a model's weights, every matrix as [inner, columns]."""
+    """Names and shapes of a model's weights, every matrix as [inner, columns]; those of one layer under "layer"."""
     q, kv = c.q_heads * c.head_dim, c.kv_heads * c.head_dim
     layer = {
         "attention_norm": (c.hidden_size,),
@@ -95,7 +96,7 @@ def expected_shapes(c: ModelConfig) -> dict:
     shapes = {"embedding": (c.vocab_size, c.hidden_size), "final_norm": (c.hidden_size,)}
     if not c.tie_word_embeddings:
         shapes["lm_head"] = (c.hidden_size, c.vocab_size)
-    return {**shapes, "layers": [layer] * c.num_layers}
+    return {**shapes, "layer": layer}
 
 
 def converter(backend: str, dtype: str, device: str) -> Callable[[np.ndarray], object]:
