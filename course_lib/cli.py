@@ -44,7 +44,7 @@ def refuse(prog: str, message: object) -> int:
 def run_command(prog: str, command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     """Run `command(argv)` and return its exit code.
 
-    A UserError, or a file or folder that the system refuses, becomes one line and exit code 2.
+    A UserError, a file or folder that the system refuses, or want of memory becomes one line and exit code 2.
     """
     try:
         code = command(argv)
@@ -52,6 +52,8 @@ def run_command(prog: str, command: Callable[[Sequence[str]], int], argv: Sequen
         return code
     except UserError as error:
         return refuse(prog, error)
+    except MemoryError as error:
+        return refuse(prog, f"not enough memory ({error}). Ask for something smaller.")
     except BrokenPipeError:  # whoever read our output (head, less) has enough; nothing is left to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
@@ -73,7 +75,7 @@ def _at_least(least: int, text: str) -> int:
     try:
         number = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number") from None
     if number < least:
         raise argparse.ArgumentTypeError(f"{number} is too small: at least {least} is needed")
     return number

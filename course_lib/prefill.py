@@ -83,7 +83,7 @@ def prefill(
     Raises ValueError when the sizes do not add up, hit is not in 0 .. len(token_ids) - 1, or a neighbour is too short.
     """
     token_ids, sizes = [int(t) for t in token_ids], [int(s) for s in sizes]
-    _check(token_ids, sizes, hit, beside)
+    _check(token_ids, sizes, hit, beside, block_size)
     given = {"mask": mask, "positions": positions, "key_positions": key_positions}
     wiring = replace(wiring, **{name: f for name, f in given.items() if f is not None})
 
@@ -121,7 +121,9 @@ def prefill(
     return KVSnapshot(*(_bits(x) for x in (k, v, logits[own])), dtype=str(k.dtype).removeprefix("torch."))
 
 
-def _check(token_ids: list[int], sizes: list[int], hit: int, beside: Sequence[Sequence[int]]) -> None:
+def _check(token_ids: list[int], sizes: list[int], hit: int, beside: Sequence[Sequence[int]], block_size: int) -> None:
+    if block_size < 1:
+        raise ValueError(f"block_size={block_size}; a block has at least 1 slot.")
     if not 0 <= hit < max(len(token_ids), 1):
         raise ValueError(
             f"a hit of {hit} tokens on a prompt of {len(token_ids)}: at least one token must be left to compute."

@@ -36,7 +36,7 @@ TABLE = {
     "course_lib.kv_diff": "prefill",
     # commands
     "course_lib.__main__": "cli",
-    "course_lib.commands": "cli commands safetensors_file weights prefill faults kv_diff",
+    "course_lib.commands": "cli commands safetensors_file rope invariant weights prefill faults kv_diff",
     "course_lib.environment": "cli",
     "course_lib.demo": "cli cost model prefill weights kv_diff",
     "course_lib.notebook_file": "cli",

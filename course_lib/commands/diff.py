@@ -47,8 +47,7 @@ def _same_question(a: SavedRun, b: SavedRun) -> None:
 
 def _proof(b: SavedRun, folder: Path | None) -> list[str]:
     """What replaying the known faults says, if the model of run B is at hand."""
-    dtype = b.snapshot.dtype
-    where = {"backend": "numpy" if dtype == "float32" else "torch", "arith": b.arith, "dtype": dtype}
+    where = {"backend": b.backend, "arith": b.arith, "dtype": b.snapshot.dtype, "device": b.device}
     try:
         model = seeded_model(**where) if b.model == "seeded" else load_model(folder or Path(b.model), **where)
     except UserError as error:

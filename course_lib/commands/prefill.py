@@ -1,6 +1,8 @@
 """`python -m course_lib prefill`: run a prompt in chunks and compare its KV with one pass, bit for bit."""
 
 import json
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,8 +11,10 @@ import numpy as np
 from course_lib.cli import Parser, UserError, not_negative, positive
 from course_lib.commands import saved
 from course_lib.faults import FAULTS, Scenario
+from course_lib.invariant.exact import MAX_KEYS
 from course_lib.kv_diff import Divergence, first_divergence
-from course_lib.prefill import cut, one_pass, ragged
+from course_lib.prefill import KVSnapshot, cut, one_pass, ragged
+from course_lib.rope import MAX_ANGLE
 from course_lib.weights import load_model, seeded_model
 
 
@@ -52,16 +56,14 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     chunks = _chunks(args.chunk)
-    if args.hit >= args.prompt_len:
-        raise UserError(
-            f"--hit {args.hit} covers the whole prompt of {args.prompt_len}: at least one token must be computed."
-        )
+    _refuse_what_cannot_be(args)
     where = {"backend": args.backend, "arith": args.arith, "dtype": args.dtype, "device": args.device}
     model = load_model(args.model, **where) if args.model else seeded_model(**where)
     ids = token_ids(args.prompt_len, model.config.vocab_size)
     runs = []
     try:
         reference = one_pass(model, ids, block_size=args.block_size)
+        _refuse_what_is_not_finite(reference, args.dtype)
         for chunk in chunks:
             tail = args.prompt_len - args.hit
             scenario = Scenario(
@@ -71,15 +73,46 @@ def main(argv: Sequence[str]) -> int:
             runs.append((chunk, first_divergence(reference, run)))
     except ValueError as error:  # what the arithmetic or the engine cannot do; nothing has been written
         raise UserError(str(error)) from None
-    if args.save:
-        saved.write(args.save, run, scenario, args.arith, str(args.model) if args.model else "seeded")
     equal = all(divergence is None for _, divergence in runs)
     if args.json:
         entries = [{"chunk": c, "equal": d is None, "first_divergence": d and _as_json(d)} for c, d in runs]
         print(json.dumps({"equal": equal, "runs": entries, "sha256": reference.sha256()}, indent=1))
     else:
         _print(args, runs)
+    if args.save:  # after the answer is out, so that a full disk does not cost it
+        saved.write(args.save, run, scenario, where, str(args.model) if args.model else "seeded")
     return 0 if equal else 1
+
+
+def _refuse_what_cannot_be(args) -> None:
+    """UserError before anything is computed."""
+    if args.hit >= args.prompt_len:
+        raise UserError(
+            f"--hit {args.hit} covers the whole prompt of {args.prompt_len}: at least one token must be computed."
+        )
+    if args.prompt_len > MAX_ANGLE:
+        raise UserError(
+            f"--prompt-len {args.prompt_len} is too long: RoPE's angles hold for {MAX_ANGLE:.0f} positions."
+        )
+    if args.arith == "exact" and args.prompt_len > MAX_KEYS:
+        raise UserError(
+            f"--prompt-len {args.prompt_len}: exact attention holds up to {MAX_KEYS} keys. Use --arith tile."
+        )
+    if args.block_size > saved.MAX_BLOCK_SIZE:
+        raise UserError(
+            f"--block-size {args.block_size} is too large: at most {saved.MAX_BLOCK_SIZE} slots are a block."
+        )
+    if args.save and (args.save.is_dir() or not os.access(args.save.parent, os.W_OK)):
+        raise UserError(f"--save {args.save}: cannot write there. Name a file in a folder that exists.")
+
+
+def _refuse_what_is_not_finite(reference: KVSnapshot, dtype: str) -> None:
+    """NaN equals NaN in every cut, so that `equal` would say nothing."""
+    for name in ("k", "v", "logits"):
+        if not np.isfinite(reference.values(name)).all():
+            raise UserError(
+                f"one pass leaves {name} that are not finite in {dtype}: check the weights, or the --dtype."
+            )
 
 
 def token_ids(length: int, vocab_size: int) -> list[int]:
@@ -92,10 +125,12 @@ def _chunks(text: str) -> list[int | str]:
     for part in text.split(","):
         if part.strip() == "ragged":
             chunks.append("ragged")
-        elif part.strip().isascii() and part.strip().isdigit() and int(part) > 0:
+        elif re.fullmatch(r"0*[1-9][0-9]{0,99}", part.strip()):  # ASCII, and short enough for int()
             chunks.append(int(part))
         else:
-            raise UserError(f"--chunk {text!r}: {part.strip()!r} is neither a whole number of at least 1 nor 'ragged'.")
+            raise UserError(
+                f"--chunk {text[:80]!r}: {part.strip()[:40]!r} is neither a whole number of at least 1 nor 'ragged'."
+            )
     return chunks
 
 
