@@ -70,9 +70,9 @@ def bench(arguments):
 
 
 def doctor(arguments):
-    """Installs nothing: it is asked when something is wrong."""
+    """Installs nothing: it is asked when something is wrong. A notebook's path counts from where the user is."""
     python = str(HERE.venv_python) if HERE.missing(["lab"]) and HERE.venv_python.exists() else sys.executable
-    return run(python, ["-m", "course_lib", "doctor"] + arguments)
+    return run(python, ["-m", "course_lib", "doctor"] + arguments, folder=Path.cwd())
 
 
 def check(arguments):

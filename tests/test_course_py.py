@@ -84,9 +84,9 @@ def test_an_active_environment_that_has_what_is_needed_is_used_as_it_is(copy):
     assert not (copy / ".venv").exists()
 
 
-def test_doctor_never_installs(copy, bare_python, clean_env):
+def test_doctor_never_installs_and_runs_where_the_user_is(copy, bare_python, clean_env):
     done = start(copy, "doctor", "x.ipynb", python=bare_python, env=clean_env)
-    assert json.loads(done.stdout)[1] == ["doctor", "x.ipynb"]
+    assert json.loads(done.stdout)[1:] == [["doctor", "x.ipynb"], str(copy.parent)]
     assert not (copy / ".venv").exists()
 
 
