@@ -34,8 +34,7 @@ def attend_tiled(q, k, v, start: int, mask=None, tile: int = TILE):
     xp = namespace(q)
     before = start - first_tile * tile
     q_rows = _padded(cast(q, xp.float32) * (1.0 / math.sqrt(q.shape[-1])), before, (last_tile + 1 - first_tile) * tile)
-    key_blocks = _blocks(xp, k, stop).swapaxes(2, 3)  # [blocks, kv_heads, head_dim, KEYS]
-    key_blocks, value_blocks = _contiguous(key_blocks), _blocks(xp, v, stop)
+    key_blocks, value_blocks = _blocks(k), _blocks(v)
     out = zeros(q_rows, q_rows.shape)
     for i in range(first_tile, last_tile + 1):
         rows = slice((i - first_tile) * tile, (i + 1 - first_tile) * tile)
@@ -55,7 +54,7 @@ def _attend_tile(xp, q, key_blocks, value_blocks, keys: int, visible):
     largest, total, out = None, 0, 0
     for block, first in enumerate(range(0, keys, KEYS)):
         width = min(KEYS, keys - first)
-        scores = xp.matmul(rows, key_blocks[block, :, :, :width])
+        scores = xp.matmul(rows, key_blocks[block, :, :width].swapaxes(1, 2))
         _hide(xp, scores.reshape(kv_heads, tile, group, width), slice(first, first + width), keys, visible)
         higher = xp.amax(scores, axis=-1, keepdims=True)
         if largest is None:
@@ -104,14 +103,18 @@ def _tile_of_mask(mask, first: int, tile: int, start: int):
     return visible
 
 
-def _blocks(xp, x, length: int):
-    """Keys or values [length, kv_heads, head_dim] as float32 blocks [blocks, kv_heads, KEYS, head_dim], zero-padded.
+def _blocks(x):
+    """Keys or values [keys, kv_heads, head_dim] as float32 blocks [blocks, kv_heads, KEYS, head_dim], zero-padded.
 
-    In blocks the strides are fixed, where those of [kv_heads, length, head_dim] would follow the length.
+    In blocks the strides are fixed, where those of [kv_heads, keys, head_dim] would follow the number of keys.
     """
-    blocks = -(-length // KEYS)
-    x = _padded(cast(x, xp.float32), 0, blocks * KEYS)
-    return _contiguous(x.reshape(blocks, KEYS, *x.shape[1:]).swapaxes(1, 2))
+    keys, kv_heads, head_dim = x.shape
+    full, rest = divmod(keys, KEYS)
+    out = zeros(x, (full + bool(rest), kv_heads, KEYS, head_dim), namespace(x).float32)
+    out[:full] = x[: full * KEYS].reshape(full, KEYS, kv_heads, head_dim).swapaxes(1, 2)
+    if rest:
+        out[full, :, :rest] = x[full * KEYS :].swapaxes(0, 1)
+    return out
 
 
 def _padded(x, before: int, length: int):
@@ -119,7 +122,3 @@ def _padded(x, before: int, length: int):
     out = zeros(x, (length, *x.shape[1:]))
     out[before : before + x.shape[0]] = x
     return out
-
-
-def _contiguous(x):
-    return np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x.contiguous()

@@ -149,7 +149,7 @@ def main() -> int:
             json.dumps({"rows": rows, "memory": memory, "threads": torch.get_num_threads(), "torch": torch.__version__})
         )
         return 0
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; measured here, the smallest of several in turn")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; measured here, smallest of several in turn")
     print(f"{'task':34} {'arith':6} {'ms':>9} {'plain ms':>9} {'ratio':>6} {'aim':>5}")
     for r in rows:
         aim = f"{r['aim']:.2f}" if r["aim"] else ""
