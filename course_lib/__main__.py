@@ -10,6 +10,7 @@ from course_lib.cli import refuse, run_command
 # Before NumPy is imported. OpenBLAS threads wait by spinning: on a busy machine two threads were seen to take
 # seven times as long as one on the course's small matrices. A value that is set already is kept.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads, for the same reason
 
 # command: (module with main(argv) -> exit code, what it does)
 COMMANDS = {

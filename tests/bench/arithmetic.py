@@ -114,21 +114,24 @@ def _is_about(key: str, task: str) -> bool:
 def attention_memory(length: int = 8192) -> dict:
     """Peak memory that attention adds at `length`, each way in a fresh process, beside one N x N matrix per head."""
     program = (
-        "import resource, sys, torch\nfrom course_lib.attention import ATTEND\n"
+        "import resource, sys, torch\nfrom pathlib import Path\nfrom course_lib.attention import ATTEND\n"
+        "def peak():  # bytes; ru_maxrss would start from the parent's\n"
+        "    status = Path('/proc/self/status')\n"
+        "    if status.exists():\n"
+        "        return int(status.read_text().split('VmHWM:')[1].split()[0]) * 1024\n"
+        "    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)\n"
         "torch.set_num_threads(1)\nn = int(sys.argv[2])\n"
         "q = torch.randn(n, 16, 64); k = torch.randn(n, 4, 64); v = torch.randn(n, 4, 64)\n"
         "ATTEND[sys.argv[1]](q[:64], k[:64], v[:64], 0)\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\nATTEND[sys.argv[1]](q, k, v, 0)\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+        "before = peak()\nATTEND[sys.argv[1]](q, k, v, 0)\nprint(peak() - before)\n"
     )
-    unit = 1 if sys.platform == "darwin" else 1024
     matrix = length * length * 4 * 16
     out = {"length": length, "score_matrix_bytes": matrix}
     for name in ("plain", "tile"):
         done = subprocess.run(
             [sys.executable, "-c", program, name, str(length)], capture_output=True, text=True, check=True
         )
-        out[f"{name}_bytes"] = int(done.stdout) * unit
+        out[f"{name}_bytes"] = int(done.stdout)
     return out
 
 
