@@ -22,9 +22,16 @@ def like(x, array: np.ndarray):
 
 def zeros(x, shape: tuple[int, ...], dtype=None):
     """Zeros of x's kind of array, on x's device, in `dtype` (x's if not given)."""
+    array = empty(x, shape, dtype)
+    array[...] = 0
+    return array
+
+
+def empty(x, shape: tuple[int, ...], dtype=None):
+    """The same, with whatever the memory holds."""
     if isinstance(x, np.ndarray):
-        return np.zeros(shape, dtype or x.dtype)
-    return sys.modules["torch"].zeros(shape, dtype=dtype or x.dtype, device=x.device)
+        return np.empty(shape, dtype or x.dtype)
+    return sys.modules["torch"].empty(shape, dtype=dtype or x.dtype, device=x.device)
 
 
 def bfloat16_to_float32(bits: np.ndarray) -> np.ndarray:

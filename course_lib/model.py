@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from course_lib import rope
-from course_lib.arrays import like, namespace, zeros
+from course_lib.arrays import empty, like, zeros
 from course_lib.attention.paged import attend_paged
 from course_lib.cache.pool import KVPool
 from course_lib.invariant import Arithmetic, arithmetic
@@ -111,11 +111,9 @@ class Model:
 
     def new_pool(self, num_blocks: int, block_size: int, fill: float = np.nan) -> KVPool:
         """An empty pool of this model's dtype, on its device."""
-        x, c = self.embedding, self.config
-        xp = namespace(x)
-        device = {} if xp is np else {"device": x.device}
+        c = self.config
         return KVPool(
-            lambda shape: xp.empty(shape, dtype=x.dtype, **device),
+            lambda shape: empty(self.embedding, shape),
             c.num_layers, num_blocks, block_size, c.kv_heads, c.head_dim, fill,
         )  # fmt: skip
 
@@ -143,7 +141,7 @@ class Model:
 
             def mlp(rows, w=w):
                 both = arith.matmul(arith.rms_norm(rows, w["mlp_norm"], c.rms_norm_eps), w["gate_up"])
-                gate, up = both[:, : c.intermediate_size], both[:, c.intermediate_size :]
+                gate, up = both[..., : c.intermediate_size], both[..., c.intermediate_size :]
                 return arith.matmul(arith.silu_mul(gate, up), w["down"])
 
             projected = arith.by_rows(qkv, x, batch.rows)

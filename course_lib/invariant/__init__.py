@@ -41,7 +41,7 @@ def arithmetic(name: str, tile_rows: int = tile.TILE) -> Arithmetic:
         return Arithmetic(name, exact.snap_columns, exact.matmul, exact.rms_norm, exact.silu_mul, _all_rows)
     if name == "tile":
         in_tiles = partial(tile.by_tiles, tile=tile_rows)
-        return Arithmetic(name, _wide_on_cpu, _wide_matmul, plain.rms_norm, plain.silu_mul, in_tiles)
+        return Arithmetic(name, _wide_on_cpu, tile.matmul, tile.rms_norm, tile.silu_mul, in_tiles)
     if name == "plain":
         return Arithmetic(name, _keep, _matmul, plain.rms_norm, plain.silu_mul, _all_rows)
     raise ValueError(f"no arithmetic {name!r}; there are 'exact', 'tile' and 'plain'.")
@@ -59,11 +59,6 @@ def _wide_on_cpu(w):
     """16-bit weights as float32 on the CPU, once: few CPUs multiply 16-bit matrices fast (`bench arithmetic`)."""
     is_16_bit_on_cpu = not isinstance(w, np.ndarray) and w.element_size() == 2 and w.device.type == "cpu"
     return cast(w, namespace(w).float32) if is_16_bit_on_cpu else w
-
-
-def _wide_matmul(x, w):
-    """x @ w in w's dtype, rounded to x's."""
-    return cast(namespace(x).matmul(cast(x, w.dtype), w), x.dtype)
 
 
 def _all_rows(fn, x, positions):

@@ -11,9 +11,11 @@ What it claims: same machine, same library build, same thread setting. `selftest
 
 import numpy as np
 
-from course_lib.arrays import like, namespace, zeros
+from course_lib.arrays import cast, empty, like, namespace, zeros
+from course_lib.invariant import plain
 
 TILE = 32  # rows; part of the contract: another T gives other bits
+COLUMNS = 512  # of a weight in one call; part of the contract like T
 
 
 def slots_in_tiles(positions: np.ndarray, tile: int = TILE) -> tuple[np.ndarray, int]:
@@ -32,17 +34,45 @@ def slots_in_tiles(positions: np.ndarray, tile: int = TILE) -> tuple[np.ndarray,
 
 
 def by_tiles(fn, x, positions: np.ndarray, tile: int = TILE):
-    """fn over x, one aligned, zero-padded tile at a time.
+    """fn over the rows of x, laid out in aligned, zero-padded tiles.
 
-    fn          [tile, columns] -> [tile, any]
+    fn          [tiles, T, columns] -> [tiles, T, any], made of the operations below
     x           [rows, columns]
     positions   [rows] absolute position of each row (NumPy)
     returns     [rows, any]
     """
-    xp = namespace(x)
     rows, tiles = slots_in_tiles(positions, tile)
     rows = like(x, rows)
-    stacked = zeros(x, (tiles * tile, x.shape[-1]))
-    stacked[rows] = x
-    outputs = [fn(stacked[i * tile : (i + 1) * tile]) for i in range(tiles)]
-    return xp.concatenate(outputs)[rows]
+    stack = zeros(x, (tiles * tile, x.shape[-1]))
+    stack[rows] = x
+    out = fn(stack.reshape(tiles, tile, -1))
+    return out.reshape(tiles * tile, -1)[rows]
+
+
+def matmul(stack, w):
+    """Each tile of a stack times a weight, by one call per tile and block of columns.
+
+    stack     [tiles, T, inner]
+    w         [inner, columns], perhaps wider than the stack: the sums are w's, the result is rounded to stack's
+    returns   [tiles, T, columns]
+
+    The blocks are the outer loop: a block of the weight stays in the processor's cache for all tiles.
+    """
+    xp = namespace(w)
+    x = cast(stack, w.dtype)
+    out = empty(w, (*x.shape[:2], w.shape[1]))
+    for first in range(0, w.shape[1], COLUMNS):
+        block = slice(first, first + COLUMNS)
+        for i in range(x.shape[0]):
+            xp.matmul(x[i], w[:, block], out=out[i, :, block])
+    return cast(out, stack.dtype)
+
+
+def rms_norm(stack, gain, eps: float):
+    """`plain.rms_norm` of one tile after another."""
+    return namespace(stack).stack([plain.rms_norm(x, gain, eps) for x in stack])
+
+
+def silu_mul(gate, up):
+    """`plain.silu_mul` of one tile after another."""
+    return namespace(gate).stack([plain.silu_mul(g, u) for g, u in zip(gate, up)])
