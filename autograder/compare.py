@@ -98,6 +98,31 @@ def first_trouble(
     return None
 
 
+def keeps_bits(
+    calls: Sequence[Call], outcomes: Sequence[Outcome], wrong_with: Callable, whose: Callable[[int], str], which: str
+) -> Verdict:
+    """Right, and each chunk's rows the same in every bit as one pass's: call 0 is the whole, the others are its parts.
+
+    A call's facts["rows"] are the rows of the whole that it has. Own answer against own answer, never the library's.
+
+    whose(row)   names what a row belongs to; `which` says what makes such a difference
+    """
+    trouble = first_trouble(calls, outcomes, wrong_with)
+    if trouble:
+        return trouble
+    whole, *chunks = returned(outcomes)
+    for call, got in zip(calls[1:], chunks, strict=True):
+        start, stop = call.facts["rows"]
+        if got.dtype != whole.dtype or not np.array_equal(got, whole[start:stop]):
+            row = 0 if got.dtype != whole.dtype else first_index(got != whole[start:stop])[0]
+            what = (
+                f"Your values are right, but their bits depend on the cut: {whose(start + row)} has other last bits "
+                f"in the chunk [{start}, {stop}) than in one pass of {len(whole)} tokens."
+            )
+            return Verdict(False, what=what, which=which)
+    return Verdict(True, count=f"{len(chunks)} chunks equal one pass in every bit")
+
+
 def no_array(call: Call, outcome: Outcome) -> str | None:
     """A sentence if the call did not return an array."""
     if isinstance(outcome, Raised):

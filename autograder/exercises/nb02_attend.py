@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from autograder.compare import far_from, first_index, first_trouble, returned, same_floats, wrong_shape
+from autograder.compare import far_from, first_trouble, keeps_bits, same_floats, wrong_shape
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.exercises.nb02_kernels import RIGHT, ROUNDING, WRONG
 from autograder.exercises.nb02_mask import causal
@@ -130,24 +130,7 @@ def halfway(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 def judge_bits(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     """Right, and each chunk's rows the same as one pass's in every bit. Never compared with the library's own bits."""
-    trouble = first_trouble(calls, outcomes, _logic)
-    if trouble:
-        return trouble
-    whole, *chunks = returned(outcomes)
-    for call, got in zip(calls[1:], chunks, strict=True):
-        start, stop = call.facts["rows"]
-        if got.dtype != whole.dtype or not np.array_equal(got, whole[start:stop]):
-            row = 0 if got.dtype != whole.dtype else first_index(got != whole[start:stop])[0]
-            return Verdict(
-                False,
-                what=(
-                    f"Your values are right, but their bits depend on the cut: the query at position {start + row} "
-                    f"gives other "
-                    f"last bits in the chunk [{start}, {stop}) than in one pass of {len(whole)} tokens."
-                ),
-                which=ROUNDING,
-            )
-    return Verdict(True, count=f"{len(chunks)} chunks equal one pass in every bit")
+    return keeps_bits(calls, outcomes, _logic, lambda row: f"the query at position {row}", ROUNDING)
 
 
 EXERCISE = Exercise(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autograder.compare import far_from, first_index, first_trouble, returned, same_floats, wrong_shape
+from autograder.compare import far_from, first_trouble, keeps_bits, same_floats, wrong_shape
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
 
 AXES = "the shape of x, [tokens, heads, head_dim]"
@@ -80,24 +80,7 @@ def bits_cases(seed: int) -> list[Call]:
 
 def judge_bits(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     """Right, and each chunk's rows the same as one pass's in every bit. Never compared with the library's own bits."""
-    trouble = first_trouble(calls, outcomes, _logic)
-    if trouble:
-        return trouble
-    whole, *chunks = returned(outcomes)
-    for call, got in zip(calls[1:], chunks, strict=True):
-        start, stop = call.facts["rows"]
-        if got.dtype != whole.dtype or not np.array_equal(got, whole[start:stop]):
-            row = 0 if got.dtype != whole.dtype else first_index(got != whole[start:stop])[0]
-            return Verdict(
-                False,
-                what=(
-                    f"Your values are right, but their bits depend on the cut: position {start + row} has other last "
-                    f"bits in the "
-                    f"chunk [{start}, {stop}) than in one pass of {len(whole)} tokens."
-                ),
-                which=_ROUNDING,
-            )
-    return Verdict(True, count=f"{len(chunks)} chunks equal one pass in every bit")
+    return keeps_bits(calls, outcomes, _logic, lambda row: f"position {row}", _ROUNDING)
 
 
 _ROUNDING = (
