@@ -147,7 +147,8 @@ def test_the_hashes_are_of_the_one_pass_bytes_in_the_order_that_is_documented(as
     for name in ("k", "v", "logits"):
         values = np.ascontiguousarray(getattr(run, name), dtype="<f4") + np.float32(0)
         assert answer["sha256"][name] == hashlib.sha256(values.tobytes()).hexdigest()
-    assert as_json("prefill", *CASE, "--chunk", "60", "--arith", arith)[1]["sha256"] == answer["sha256"]
+    wrong = as_json("prefill", *CASE, "--chunk", "7", "--arith", arith, "--fault", "positions from 1")
+    assert wrong[1]["sha256"] == answer["sha256"]  # of one pass, whatever the chunks did
 
 
 def test_the_prompt_is_the_same_on_every_machine():
@@ -538,6 +539,9 @@ SPOILT |= {
     "k of another dtype": retyped("k", "F16", np.float16),
     "a dtype that no run has": lambda t, run: [retyped(n, "F64", np.float64)(t, run) for n in ("k", "v", "logits")],
     "a hit below zero": with_run(hit=-1),
+    "a hit below zero that adds up": lambda tensors, run: [
+        with_run(hit=-1)(tensors, run), reshaped("chunks", lambda x: np.array([61]))(tensors, run)
+    ],
     "a hit of the whole prompt": with_run(hit=60),
     "a hit in floats": with_run(hit=37.0),
     "a hit without end": with_run(hit=float("inf")),
