@@ -23,19 +23,8 @@ COMMANDS = {
 
 def main(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
-        lines = [f"  {name:9} {what}" for name, (_, what) in COMMANDS.items()]
-        print(
-            "\n".join(
-                [
-                    "usage: python -m course_lib COMMAND [--help]",
-                    "",
-                    *lines,
-                    "",
-                    "example:",
-                    "  python -m course_lib demo",
-                ]
-            )
-        )
+        lines = "\n".join(f"  {name:9} {what}" for name, (_, what) in COMMANDS.items())
+        print(f"usage: python -m course_lib COMMAND [--help]\n\n{lines}\n\nexample:\n  python -m course_lib demo")
         return 0
     if argv[0] not in COMMANDS:
         return refuse("course_lib", f"no command {argv[0]!r}; there are {', '.join(COMMANDS)}.")

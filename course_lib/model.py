@@ -88,9 +88,9 @@ RIGHT = Wiring()
 class Model:
     """Weights in one arithmetic, on one device. `weights`: see weights.expected_shapes; [inner, columns] each."""
 
-    def __init__(self, config: ModelConfig, weights: dict, arith: str = "tile", tile_rows: int = 32, sha256: str = ""):
+    def __init__(self, config: ModelConfig, weights: dict, arith: str = "tile", sha256: str = ""):
         self.config, self.sha256 = config, sha256
-        self.arith: Arithmetic = arithmetic(arith, tile_rows)
+        self.arith: Arithmetic = arithmetic(arith)
         self._weights = weights
         self.embedding = weights["embedding"]
         self.final_norm = weights["final_norm"]
@@ -101,7 +101,7 @@ class Model:
             matrices = {name: self.arith.prepare(w) for name, w in layer.items() if w.ndim == 2}
             self.layers.append({**layer, **matrices})
         for name in ("qkv", "o", "gate_up", "down") if arith == "tile" else ():
-            for problem in check_matmul(self.layers[0][name], tile_rows):
+            for problem in check_matmul(self.layers[0][name]):
                 warnings.warn(f"tile arithmetic is not bit-identical here. {problem}", stacklevel=2)
         self._rope = rope.RopeTable(config.head_dim, config.rope_theta, self.embedding)
 

@@ -25,7 +25,7 @@ SEEDED = {
 
 def seeded_model(
     name: str = "tiny", seed: int = 0, *, backend: str = "numpy", arith: str = "tile", dtype: str = "float32",
-    device: str = "cpu", config: ModelConfig | None = None, tile_rows: int = 32,
+    device: str = "cpu", config: ModelConfig | None = None,
 ) -> Model:  # fmt: skip
     """A model of pseudo-random weights, identical on every machine.
 
@@ -48,7 +48,7 @@ def seeded_model(
             array[:, :sharper] *= 1.5  # sharper attention, so that a wrong mask is seen
         return array
 
-    return build(config, make, converter(backend, dtype, device), arith, tile_rows)
+    return build(config, make, converter(backend, dtype, device), arith)
 
 
 def load_model(
@@ -60,7 +60,7 @@ def load_model(
     return build(config, weight_reader(folder, config), convert, arith)
 
 
-def build(config: ModelConfig, make: Callable, convert: Callable, arith: str, tile_rows: int = 32) -> Model:
+def build(config: ModelConfig, make: Callable, convert: Callable, arith: str) -> Model:
     """A Model from `make(key, shape, layer)`, which gives each weight of `expected_shapes` (layer None: shared).
 
     The model's `sha256` is over the configuration and the float32 weights, before `convert` and the
@@ -79,7 +79,7 @@ def build(config: ModelConfig, make: Callable, convert: Callable, arith: str, ti
     weights["layers"] = [
         {key: take(key, shape, number) for key, shape in layer.items()} for number in range(config.num_layers)
     ]
-    return Model(config, weights, arith, tile_rows, digest.hexdigest())
+    return Model(config, weights, arith, digest.hexdigest())
 
 
 def expected_shapes(c: ModelConfig) -> dict:

@@ -20,6 +20,7 @@ def attend_exact(q, k, v, start: int, mask=None):
     The full-row maximum is taken before the exponentials: rescaling as in an online softmax would round.
     """
     xp = namespace(q)
+    snapped = exact.snap_columns(k.swapaxes(0, 1).swapaxes(1, 2))  # once: a key's grid is its own
     outputs = []
     for first in range(0, q.shape[0], ROWS):
         rows = q[first : first + ROWS]
@@ -28,18 +29,20 @@ def attend_exact(q, k, v, start: int, mask=None):
         else:
             visible = like(q, mask[first : first + ROWS])
         keys = visible.shape[-1]
-        outputs.append(_attend_rows(xp, rows, k[:keys], v[:keys], visible))
+        seen_keys = exact.Snapped(snapped.integers[..., :keys], snapped.scale[..., :keys])
+        outputs.append(_attend_rows(xp, rows, seen_keys, v[:keys], visible))
     return xp.concatenate(outputs)
 
 
 def _attend_rows(xp, q, k, v, visible):
+    """A few queries over the keys they may see; k is the Snapped [kv_heads, head_dim, keys]."""
     rows, q_heads, head_dim = q.shape
-    kv_heads = k.shape[1]
+    keys, kv_heads = v.shape[:2]
     # q heads h*group .. h*group + group - 1 share kv head h (GQA): fold the group into the rows.
     folded = q.swapaxes(0, 1).reshape(kv_heads, -1, head_dim)
-    scores = exact.matmul(folded, k.swapaxes(0, 1).swapaxes(1, 2), xp.float32) * (1.0 / math.sqrt(head_dim))
+    scores = exact.matmul(folded, k, xp.float32) * (1.0 / math.sqrt(head_dim))
     scores = scores.reshape(q_heads, rows, -1)
     scores = xp.where(visible, scores, -math.inf)
-    weights = exact.exp(scores - xp.amax(scores, axis=-1, keepdims=True)).reshape(kv_heads, -1, k.shape[0])
+    weights = exact.exp(scores - xp.amax(scores, axis=-1, keepdims=True)).reshape(kv_heads, -1, keys)
     out = exact.weighted_mean(weights, v.swapaxes(0, 1))
     return out.reshape(q_heads, rows, head_dim).swapaxes(0, 1)

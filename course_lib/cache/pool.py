@@ -99,5 +99,5 @@ class KVPool:
 
     def kv_in(self, slots: np.ndarray):
         """Keys and values of every layer in `slots`, in that order: k, v [layers, len(slots), kv_heads, head_dim]."""
-        index = like(self.k, slots)
+        index = like(self.k, self._inside(slots))
         return self.k[:, index], self.v[:, index]

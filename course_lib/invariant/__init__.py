@@ -7,7 +7,6 @@ plain   ordinary kernels on whole chunks: no claim; the contrast, and the yardst
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,13 +34,12 @@ class Arithmetic:
     by_rows: Callable[[Callable, Any, Any], Any]
 
 
-def arithmetic(name: str, tile_rows: int = tile.TILE) -> Arithmetic:
-    """The arithmetic called `name`; `tile_rows` is T of the tile arithmetic."""
+def arithmetic(name: str) -> Arithmetic:
+    """The arithmetic called `name`."""
     if name == "exact":
         return Arithmetic(name, exact.snap_columns, exact.matmul, exact.rms_norm, exact.silu_mul, _all_rows)
     if name == "tile":
-        in_tiles = partial(tile.by_tiles, tile=tile_rows)
-        return Arithmetic(name, _wide_on_cpu, tile.matmul, tile.rms_norm, tile.silu_mul, in_tiles)
+        return Arithmetic(name, _wide_on_cpu, tile.matmul, tile.rms_norm, tile.silu_mul, tile.by_tiles)
     if name == "plain":
         return Arithmetic(name, _keep, _matmul, plain.rms_norm, plain.silu_mul, _all_rows)
     raise ValueError(f"no arithmetic {name!r}; there are 'exact', 'tile' and 'plain'.")

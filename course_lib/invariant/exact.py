@@ -76,8 +76,8 @@ def exp(x):
     """
     xp = namespace(x)
     x = cast(x, xp.float64)
-    n = xp.round(xp.clip(x, -700, 700) * _LOG2_E)
     r = xp.clip(x, -700, 700)
+    n = xp.round(r * _LOG2_E)
     r -= n * _LN2[0]
     r -= n * _LN2[1]
     total = r * _EXP[0]
