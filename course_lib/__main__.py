@@ -17,6 +17,7 @@ COMMANDS = {
     "demo": ("course_lib.demo", "chunked prefill on one screen, bit for bit; NumPy alone"),
     "prefill": ("course_lib.commands.prefill", "compare prefill in chunks with one pass, bit for bit"),
     "diff": ("course_lib.commands.diff", "where two saved KV caches part, and the likely cause"),
+    "replay": ("course_lib.commands.replay", "our planner and cache against recorded decisions of real servers"),
     "doctor": ("course_lib.doctor", "what is installed and what is wrong; repairs a notebook"),
 }
 

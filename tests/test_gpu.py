@@ -1,8 +1,12 @@
 """The same claims on CUDA, in one file that a lent device can run in one call: pytest -m gpu."""
 
+import json
+
 import numpy as np
 import pytest
+from make_golden import DTYPES, PATH, model_and_prompt
 
+from course_lib import ledger
 from course_lib.faults import FAULTS, Scenario, replay, right
 from course_lib.invariant.selftest import self_test
 from course_lib.prefill import cut, one_pass, prefill, ragged
@@ -30,6 +34,23 @@ def test_chunks_hits_and_neighbours_leave_the_bits_of_one_pass_on_cuda(arith, dt
 def test_exact_on_cuda_has_the_bits_of_exact_on_the_cpu():
     runs = [one_pass(seeded_model(backend="torch", arith="exact", device=d), IDS) for d in ("cpu", "cuda")]
     assert runs[0].sha256() == runs[1].sha256()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_chunks_of_the_ledger_model_on_cuda_leave_the_golden_bits(dtype):
+    golden = json.loads(PATH.read_text(encoding="utf-8"))["ledger"][dtype]
+    model, ids = model_and_prompt("ledger", "torch", dtype, "cuda")
+    for size in (7, 64):
+        assert {"model": model.sha256, **prefill(model, ids, cut(len(ids), size)).sha256()} == golden, size
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_ledger_model_on_cuda_is_right_with_absolute_positions_alone(dtype):
+    model = ledger.ledger_model(backend="torch", dtype=dtype, device="cuda")
+    ids, answers = ledger.prompts(50, 64, seed=1)
+    assert ledger.evaluate(model, ids, answers, 64)[0] >= 0.98
+    accuracy, confidence = ledger.evaluate(model, ids, answers, 64, ledger.chunk_relative)
+    assert accuracy < 0.7 and confidence > 0.85
 
 
 def test_a_fault_on_cuda_is_told_by_name():

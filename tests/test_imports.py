@@ -24,6 +24,15 @@ TABLE = {
     # cache: the allocator and the prefix index (integers only) must not reach the tensors
     "course_lib.cache": "",
     "course_lib.cache.pool": "arrays",
+    "course_lib.cache.allocator": "",
+    "course_lib.cache.prefix": "",
+    "course_lib.cache.manager": "cache.allocator cache.prefix",
+    "course_lib.cache.radix_manager": "cache.manager cache.radix",
+    # the planner: integers only, over the cache's bookkeeping
+    "course_lib.trace": "",
+    "course_lib.schedule": "cache.manager cache.prefix cache.radix_manager schedule trace",
+    "course_lib.sampling": "",
+    "course_lib.cache.radix": "",
     # costs: integers, no engine
     "course_lib.cost": "cli cost",
     # the engine, bottom up
@@ -32,11 +41,15 @@ TABLE = {
     "course_lib.huggingface": "arrays cli safetensors_file model",
     "course_lib.weights": "cli huggingface model",
     "course_lib.prefill": "arrays model",
+    "course_lib.engine": "arrays model sampling schedule trace",
     "course_lib.faults": "model prefill",
     "course_lib.kv_diff": "prefill",
+    "course_lib.ledger": "model prefill weights",
+    "course_lib.train_ledger": "cli huggingface ledger model rope safetensors_file weights",
     # commands
     "course_lib.__main__": "cli",
-    "course_lib.commands": "cli commands safetensors_file rope invariant weights prefill faults kv_diff",
+    "course_lib.commands": "cli commands safetensors_file rope invariant weights prefill faults kv_diff "
+    "cache.manager schedule cost engine",
     "course_lib.environment": "cli",
     "course_lib.demo": "cli cost model prefill weights kv_diff",
     "course_lib.notebook_file": "cli",
@@ -58,7 +71,16 @@ TABLE = {
     "autograder.nbgrader_config": "",
     "autograder.__main__": "autograder.build autograder.course course_lib.cli",
 }
-NUMBERS_ONLY = {"course_lib.cost", "course_lib.cache.allocator", "course_lib.cache.prefix", "course_lib.schedule"}
+NUMBERS_ONLY = {
+    "course_lib.cost",
+    "course_lib.cache.allocator",
+    "course_lib.cache.manager",
+    "course_lib.cache.prefix",
+    "course_lib.cache.radix",
+    "course_lib.cache.radix_manager",
+    "course_lib.schedule",
+    "course_lib.trace",
+}
 TORCH_AT_THE_TOP: set[str] = set()  # modules that need torch as soon as they are imported
 
 

@@ -1,0 +1,108 @@
+"""Lends the blocks of the KV pool by number. It never meets a tensor, nor a token."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+
+class Findable(Protocol):
+    """What an allocator asks of a prefix cache: which blocks can be found by content, and to forget one."""
+
+    def __contains__(self, block: int) -> bool: ...
+
+    def forget(self, block: int) -> None: ...
+
+
+class BlockAllocator:
+    """Blocks 1 .. num_blocks, each with a count of the block tables that hold it. Block 0 is the null block.
+
+    A block that nobody holds is free, in the order in which it will be lent again: least recently used first,
+    and of one request's blocks the tail first. A free block that is `findable` keeps its content, and can be
+    revived by `touch`, until it is lent to a new owner; only then it is forgotten.
+
+    uncached_first   freed blocks that nothing can find go to the front of the free order, as a group, because
+                     lending them loses nothing (vLLM 0.33); False: all go to the back (vLLM 0.11)
+    """
+
+    def __init__(self, num_blocks: int, findable: Findable | None = None, *, uncached_first: bool = True):
+        if num_blocks < 1:
+            raise ValueError(f"num_blocks={num_blocks}; at least 1 is needed.")
+        self.num_blocks = num_blocks
+        self.findable, self.uncached_first = findable, uncached_first
+        self.refs = [0] * (num_blocks + 1)  # block tables that hold each block
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks + 1))
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def free_order(self) -> list[int]:
+        """Free blocks, the next to be lent first."""
+        return list(self._free)
+
+    def is_free(self, block: int) -> bool:
+        return block in self._free
+
+    def allocate(self, count: int) -> list[int] | None:
+        """`count` blocks for a new owner, or None, and nothing lent, when fewer are free."""
+        if count < 0:
+            raise ValueError(f"cannot allocate {count} blocks; ask for 0 or more.")
+        if count > len(self._free):
+            return None
+        blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
+        for block in blocks:
+            self.refs[block] = 1
+            if self.findable is not None and block in self.findable:
+                self.findable.forget(block)  # evicted: its content is about to be overwritten
+        return blocks
+
+    def touch(self, blocks: Sequence[int]) -> None:
+        """One more holder for each block, free or not: a prefix hit. Their content stays, and stays findable."""
+        self._expect(blocks)
+        for block in blocks:
+            if self.refs[block] == 0:
+                del self._free[block]
+            self.refs[block] += 1
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """One holder less for each block of a table, given in token order; the tail is freed first.
+
+        Raises ValueError, and changes nothing, for a block that is not held that often.
+        """
+        self._expect(blocks)
+        for block, times in Counter(blocks).items():
+            if times > self.refs[block]:
+                raise ValueError(
+                    f"block {block} is released {times} times but held {self.refs[block]} times. "
+                    "Was this request released twice? Clear its block table when it finishes."
+                )
+        front: list[int] = []
+        for block in reversed(blocks):
+            self.refs[block] -= 1
+            if self.refs[block] == 0:
+                to_front = self.uncached_first and self.findable is not None and block not in self.findable
+                if to_front:
+                    front.append(block)
+                else:
+                    self._free[block] = None
+        for block in reversed(front):
+            self._free[block] = None
+            self._free.move_to_end(block, last=False)
+
+    def _expect(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            if not 1 <= block <= self.num_blocks:
+                raise ValueError(f"no block {block}; there are 1 .. {self.num_blocks} (0 is the null block).")
+
+    def check(self, tables: Iterable[Sequence[int]] | None = None) -> None:
+        """Assert the bookkeeping: each block is free or held, never both, never lost; as often as `tables` say."""
+        held = {block for block in range(1, self.num_blocks + 1) if self.refs[block]}
+        assert min(self.refs) >= 0 and self.refs[0] == 0, f"a count is below zero, or block 0 is held: {self.refs}"
+        assert held.isdisjoint(self._free), f"blocks both free and held: {sorted(held & self._free.keys())}"
+        lost = self.num_blocks - len(held) - len(self._free)
+        assert lost == 0, f"{len(held)} held + {len(self._free)} free is not {self.num_blocks}: {lost} lost"
+        if tables is not None:
+            count = Counter(block for table in tables for block in table)
+            wrong = {b: (self.refs[b], count[b]) for b in held | count.keys() if self.refs[b] != count[b]}
+            assert not wrong, f"block: (holders counted, tables that list it) {wrong}"

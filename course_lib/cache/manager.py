@@ -1,0 +1,121 @@
+"""Blocks for requests: hits attached, new blocks lent, full blocks published. Integers only.
+
+What the scheduler sees of the cache. `radix_manager` offers the same methods over a radix tree.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from course_lib.cache.allocator import BlockAllocator
+from course_lib.cache.prefix import PrefixCache, extend_hashes
+
+
+@dataclass
+class HitStats:
+    """Counted at each admission that looked its prompt up, those after a preemption included."""
+
+    num_lookups: int = 0
+    num_hits: int = 0  # lookups that found at least one block
+    tokens_wanted: int = 0  # tokens that the requests had when they were looked up
+    tokens_hit: int = 0
+
+    def count(self, wanted: int, hit: int) -> None:
+        self.num_lookups += 1
+        self.num_hits += hit > 0
+        self.tokens_wanted += wanted
+        self.tokens_hit += hit
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the tokens that came from the cache."""
+        return self.tokens_hit / self.tokens_wanted if self.tokens_wanted else 0.0
+
+
+class CacheManager:
+    """Paged KV cache bookkeeping over a BlockAllocator and a PrefixCache.
+
+    num_blocks   blocks that can be lent, numbered from 1
+    block_size   tokens in a block
+    prefix       an object with PrefixCache's methods (a learner's own, for instance); None turns caching off
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int, prefix: PrefixCache | None = None, *, uncached_first: bool = True
+    ):
+        if block_size < 1:
+            raise ValueError(f"block_size={block_size}; a block has at least 1 slot.")
+        self.block_size, self.prefix = block_size, prefix
+        self.allocator = BlockAllocator(num_blocks, prefix, uncached_first=uncached_first)
+        self.stats = HitStats()
+
+    @property
+    def num_blocks(self) -> int:
+        return self.allocator.num_blocks
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be lent now, those with cached content included."""
+        return self.allocator.num_free
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def match(self, request) -> list[int]:
+        """Cached blocks of the longest prefix of the request's tokens: whole blocks, and at least one token is left.
+
+        Takes nothing: the request may still not be admitted.
+        """
+        if self.prefix is None or not request.read_cache:
+            return []
+        most = (request.num_tokens - 1) // self.block_size  # the last token is computed: its logits are needed
+        return self.prefix.match(self._hashes(request, most))
+
+    def allocate(self, request, stop: int, *, hit: Sequence[int] = (), room_for: int = 0) -> bool:
+        """Give the request blocks for its tokens [0, stop); False, and nothing changed, when they are not there.
+
+        hit        blocks found by `match`, attached first: they must not be lent again as new ones
+        room_for   tokens in all that must have room now, though only those below `stop` get it (admission)
+        """
+        have = len(request.block_table) + len(hit)
+        new = max(self.blocks_for(stop) - have, 0)
+        revived = sum(self.allocator.is_free(block) for block in hit)  # leave the free list, so count as used
+        if max(new, self.blocks_for(room_for) - have) + revived > self.allocator.num_free:
+            return False
+        self.allocator.touch(hit)
+        request.block_table += [*hit, *self.allocator.allocate(new)]
+        return True
+
+    def publish(self, request, start: int, stop: int) -> None:
+        """Make the blocks findable that are full once tokens [start, stop) are computed."""
+        if self.prefix is None:
+            return
+        blocks = self._filled(start, stop)
+        hashes = self._hashes(request, blocks.stop)
+        for block in blocks:
+            self.prefix.publish(hashes[block], request.block_table[block])
+
+    def unpublish(self, request, start: int, stop: int) -> None:
+        """Undo `publish`: tokens [start, stop) were not computed after all."""
+        if self.prefix is None:
+            return
+        for block in self._filled(start, stop):
+            if request.block_table[block] in self.prefix:
+                self.prefix.forget(request.block_table[block])
+
+    def release(self, request) -> None:
+        """Give all blocks of the request back; those that are published stay findable until they are lent again."""
+        self.allocator.release(request.block_table)
+        request.block_table = []
+
+    def check(self, requests: Iterable) -> None:
+        """Assert the bookkeeping of allocator and prefix cache, given all requests that hold blocks."""
+        self.allocator.check(request.block_table for request in requests)
+        if isinstance(self.prefix, PrefixCache):
+            self.prefix.check()
+
+    def _filled(self, start: int, stop: int) -> range:
+        return range(start // self.block_size, stop // self.block_size)
+
+    def _hashes(self, request, count: int) -> list[bytes]:
+        extend_hashes(request.block_hashes, request.token_ids, self.block_size, request.keys)
+        return request.block_hashes[:count]

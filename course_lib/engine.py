@@ -1,0 +1,147 @@
+"""The serving engine: plan, reserve, forward, sample, commit; step after step, for all requests at once."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from course_lib.arrays import to_numpy
+from course_lib.model import ChunkInput, Model, Wiring
+from course_lib.sampling import sample
+from course_lib.schedule.profiles import profile_named
+from course_lib.schedule.request import Request
+from course_lib.schedule.scheduler import Scheduler, Step
+from course_lib.trace import StepRecord
+
+
+class Engine:
+    """Continuous batching over one paged KV pool.
+
+    model                    a Model, in any arithmetic and on any device
+    num_blocks, block_size   the pool: blocks that requests can hold, and tokens in each
+    max_num_batched_tokens, max_chunk, max_num_seqs   see Scheduler
+    profile                  a name in schedule.profiles.PROFILES
+    enable_prefix_caching, enable_chunked_prefill     as in vLLM
+    plan_step, mask, positions, prefix_cache          your own, in place of the library's (plan.plan_step,
+                             masks.chunk_attention_mask, rope.positions, cache.prefix.PrefixCache): they really run
+
+    `logits` holds the last step's logits [vocab_size] of each request that got a token in it, by request id.
+    """
+
+    def __init__(
+        self, model: Model, *, num_blocks: int, block_size: int = 16, max_num_batched_tokens: int = 2048,
+        max_chunk: int = 0, max_num_seqs: int = 256, profile: str = "course", enable_prefix_caching: bool = True,
+        enable_chunked_prefill: bool = True, plan_step: Callable | None = None, mask: Callable | None = None,
+        positions: Callable | None = None, prefix_cache=None,
+    ):  # fmt: skip
+        rules = profile_named(profile)
+        cache = rules.new_cache(
+            num_blocks, block_size, enable_prefix_caching=enable_prefix_caching, prefix_cache=prefix_cache
+        )
+        self.scheduler = Scheduler(
+            cache, rules, max_num_batched_tokens=max_num_batched_tokens, max_chunk=max_chunk,
+            max_num_seqs=min(max_num_seqs, max_num_batched_tokens), enable_chunked_prefill=enable_chunked_prefill,
+            plan_step=plan_step,
+        )  # fmt: skip
+        self.model = model
+        self.pool = model.new_pool(num_blocks + 1, block_size)  # block 0 is the null block: never lent
+        self.logits: dict[int, np.ndarray] = {}
+        self._wiring = Wiring(mask=mask, positions=positions)
+        self._next_id = 0
+
+    def add_request(
+        self, token_ids: Sequence[int], *, max_tokens: int = 16, temperature: float = 0.0, seed: int = 0,
+        salt: str = "", stop_token_ids: Sequence[int] = (), read_cache: bool = True,
+    ) -> Request:  # fmt: skip
+        """Queue a prompt. The Request that comes back is live: its `generated` grows, its `finish_reason` ends "".
+
+        Raises ValueError, with the reason, for a prompt that can never be served; nothing has changed then.
+        """
+        ids = [int(token) for token in token_ids]
+        if bad := [token for token in ids if not 0 <= token < self.model.config.vocab_size]:
+            raise ValueError(f"token id {bad[0]} is not in the vocabulary 0 .. {self.model.config.vocab_size - 1}.")
+        if not 0 <= temperature < float("inf"):
+            raise ValueError(f"temperature={temperature}; give 0 for greedy, or a positive number.")
+        request = Request(
+            self._next_id, ids, max_tokens=max_tokens, arrival=self._next_id, salt=salt, temperature=temperature,
+            seed=seed, stop_token_ids=frozenset(stop_token_ids), read_cache=read_cache,
+        )  # fmt: skip
+        self.scheduler.add(request)
+        self._next_id += 1
+        return request
+
+    def step(self) -> StepRecord:
+        """One forward over everything that is planned. If it raises, nobody has advanced, and the next step works."""
+        begin = time.perf_counter()
+        planned = self.scheduler.schedule()
+        try:
+            sampled = self._compute(planned) if planned.chunks else {}
+            return self.scheduler.commit(planned, sampled, round((time.perf_counter() - begin) * 1e6))
+        except BaseException:
+            if self.scheduler.in_step:
+                self.scheduler.undo(planned)
+            raise
+
+    def _compute(self, planned: Step) -> dict[int, int]:
+        """Forward and sample: the next token of each request whose chunk ends at its newest token."""
+        requests = self.scheduler.requests
+        inputs, ends = [], []
+        for chunk in planned.chunks.values():
+            request = requests[chunk.request_id]
+            last = chunk.stop == request.num_tokens  # logits of other chunks are not even computed
+            inputs.append(
+                ChunkInput(
+                    request.token_ids[chunk.start : chunk.stop], chunk.start, request.block_table,
+                    cached=request.num_cached, wants_logits=last,
+                )
+            )  # fmt: skip
+            if last:
+                ends.append(request)
+        logits = to_numpy(self.model.forward(inputs, self.pool, self._wiring))
+        self.logits = {request.id: row for request, row in zip(ends, logits)}
+        return {
+            r.id: sample(self.logits[r.id], temperature=r.temperature, seed=r.seed, index=r.num_tokens) for r in ends
+        }
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self.scheduler.requests)
+
+    def run(self) -> list[StepRecord]:
+        """Step until every request is done. RuntimeError when a step plans nothing: the planner is stuck."""
+        records = []
+        while self.unfinished:
+            records.append(self._progress())
+        return records
+
+    def stream(self, request: Request) -> Iterator[int]:
+        """The request's tokens as they come, stepping the engine, and all other requests with it, when it must."""
+        given = 0
+        while True:
+            while given < len(request.generated):
+                yield request.generated[given]
+                given += 1
+            if request.finish_reason:
+                return
+            self._progress()
+
+    def _progress(self) -> StepRecord:
+        record = self.step()
+        if not record.chunks and not record.preempted:
+            waiting = sorted(self.scheduler.requests)
+            raise RuntimeError(f"step {record.step} planned nothing, although requests {waiting[:8]} are not done.")
+        return record
+
+    def abort(self, request: Request) -> None:
+        """Take a request out, in whatever state; its blocks are free again. A finished one is left as it is."""
+        if not request.finish_reason:
+            self.scheduler.abort(request.id)
+
+    def kv(self, request: Request):
+        """Keys and values of the request's computed tokens: k, v [layers, tokens, kv_heads, head_dim], copies.
+
+        ValueError when it holds no blocks any more: read it before its last step.
+        """
+        if request.num_computed and not request.block_table:
+            raise ValueError(f"request {request.id} has given its blocks back; read its KV while it runs.")
+        return self.pool.kv_in(self.pool.slots(request.block_table, 0, request.num_computed))

@@ -1,0 +1,125 @@
+"""Scheduler profiles: a policy, and the rules around it that differ between servers. Read on 2026-11-30."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from course_lib.cache.manager import CacheManager
+from course_lib.cache.prefix import PrefixCache
+from course_lib.cache.radix_manager import RadixManager
+from course_lib.schedule import policies
+from course_lib.schedule.plan import plan_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """How one server decides.
+
+    plan              the policy: plan_step or one of policies.py
+    whole_blocks      the policy cuts at block boundaries and takes block_size as an argument
+    publish           "commit": a block is findable once its KV exists; "schedule": once it is planned, so that a
+                      twin admitted later in the same step hits it
+    room              what must fit for a request to be admitted: its "first chunk", its "whole prompt", or
+                      "whole request" (prompt and all it may generate, and what the running ones may still need)
+    lone_ignores_cap  the only request there is may exceed max_chunk
+    uncached_first    order of freed blocks (BlockAllocator)
+    radix             prefixes are kept in a radix tree instead of a hash table
+    caches_prefixes   False: the server has no prefix cache
+    """
+
+    name: str
+    about: str
+    plan: Callable
+    whole_blocks: bool = False
+    publish: str = "commit"
+    room: str = "whole prompt"
+    lone_ignores_cap: bool = False
+    uncached_first: bool = True
+    radix: bool = False
+    caches_prefixes: bool = True
+
+    def policy(self, block_size: int) -> Callable:
+        """The policy with the arguments of plan_step."""
+        return partial(self.plan, block_size=block_size) if self.whole_blocks else self.plan
+
+    def new_cache(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = True, prefix_cache=None):
+        """An empty cache as this server keeps it. prefix_cache: an object of your own with PrefixCache's methods."""
+        if not (enable_prefix_caching and self.caches_prefixes):
+            return CacheManager(num_blocks, block_size, None)
+        if self.radix and prefix_cache is None:
+            return RadixManager(num_blocks, block_size)
+        prefix = PrefixCache() if prefix_cache is None else prefix_cache
+        return CacheManager(num_blocks, block_size, prefix, uncached_first=self.uncached_first)
+
+
+PROFILES: dict[str, Profile] = {
+    profile.name: profile
+    for profile in (
+        Profile(
+            name="course",
+            about="decodes first; max_chunk always holds; blocks are published at commit",
+            plan=plan_step,
+        ),
+        Profile(
+            name="vllm-0.33.0",
+            about="vLLM 0.33.0: admission order; published when scheduled; a lone request ignores max_chunk",
+            plan=policies.plan_in_order,
+            publish="schedule",
+            lone_ignores_cap=True,
+        ),
+        Profile(
+            name="vllm-0.11.0",
+            about="vLLM 0.11.0 (0.8.5 is the same): admits when the first chunk fits; freed blocks go to the back",
+            plan=policies.plan_in_order,
+            publish="schedule",
+            room="first chunk",
+            uncached_first=False,
+        ),
+        Profile(
+            name="whole-prompt",
+            about="no chunking: a prompt runs in one step, beside the decodes (enable_chunked_prefill=False)",
+            plan=policies.plan_whole_prompt,
+        ),
+        Profile(
+            name="sarathi",
+            about="Sarathi-Serve 96f9911: stall-free batches; the budget is the chunk size, and never negative here",
+            plan=policies.plan_sarathi,
+            caches_prefixes=False,
+        ),
+        Profile(
+            name="sglang-prefill-first",
+            about="SGLang 0.5.23 default: prompts alone, then decodes; cuts at block ends; radix tree",
+            plan=policies.plan_prefill_first,
+            whole_blocks=True,
+            radix=True,
+        ),
+        Profile(
+            name="sglang-mixed",
+            about="SGLang 0.5.23 with --enable-mixed-chunk: decodes join the prompts",
+            plan=partial(policies.plan_prefill_first, mixed=True),
+            whole_blocks=True,
+            radix=True,
+        ),
+        Profile(
+            name="tensorrt-llm",
+            about="TensorRT-LLM: chunks in whole blocks, first come first served; admits what can finish",
+            plan=policies.plan_whole_blocks,
+            whole_blocks=True,
+            room="whole request",
+        ),
+        Profile(
+            name="tensorrt-llm-equal-progress",
+            about="TensorRT-LLM with EQUAL_PROGRESS: prompts grow a block each in turn",
+            plan=partial(policies.plan_whole_blocks, equal_progress=True),
+            whole_blocks=True,
+            room="whole request",
+        ),
+    )
+}
+
+
+def profile_named(name: str) -> Profile:
+    """The profile called `name`; ValueError names those that exist."""
+    if name not in PROFILES:
+        raise ValueError(f"no profile {name!r}; there are {', '.join(PROFILES)}.")
+    return PROFILES[name]
