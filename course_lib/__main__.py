@@ -18,13 +18,14 @@ COMMANDS = {
     "prefill": ("course_lib.commands.prefill", "compare prefill in chunks with one pass, bit for bit"),
     "diff": ("course_lib.commands.diff", "where two saved KV caches part, and the likely cause"),
     "replay": ("course_lib.commands.replay", "our planner and cache against recorded decisions of real servers"),
+    "walkthrough": ("course_lib.walkthrough", "one long prompt with a cached prefix, iteration by iteration"),
     "doctor": ("course_lib.doctor", "what is installed and what is wrong; repairs a notebook"),
 }
 
 
 def main(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
-        lines = "\n".join(f"  {name:9} {what}" for name, (_, what) in COMMANDS.items())
+        lines = "\n".join(f"  {name:11} {what}" for name, (_, what) in COMMANDS.items())
         print(f"usage: python -m course_lib COMMAND [--help]\n\n{lines}\n\nexample:\n  python -m course_lib demo")
         return 0
     if argv[0] not in COMMANDS:

@@ -45,3 +45,12 @@ def to_numpy(x) -> np.ndarray:
         return x
     x = x.detach().cpu()
     return (x.float() if x.is_floating_point() and x.element_size() < 4 else x).numpy()
+
+
+def bits(x) -> np.ndarray:
+    """x as it is, on the CPU as NumPy; of bfloat16, which NumPy has not, the bits as uint16."""
+    if isinstance(x, np.ndarray):
+        return x
+    torch = namespace(x)
+    x = x.detach().cpu()
+    return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from course_lib.arrays import to_numpy
+from course_lib.arrays import bits, to_numpy
 from course_lib.model import ChunkInput, Model, Wiring
 from course_lib.sampling import sample
 from course_lib.schedule.profiles import profile_named
@@ -19,29 +19,31 @@ class Engine:
 
     model                    a Model, in any arithmetic and on any device
     num_blocks, block_size   the pool: blocks that requests can hold, and tokens in each
-    max_num_batched_tokens, max_chunk, max_num_seqs   see Scheduler
+    max_num_batched_tokens, max_chunk, max_num_seqs   see Scheduler; max_num_seqs: 256 or the budget
     profile                  a name in schedule.profiles.PROFILES
     enable_prefix_caching, enable_chunked_prefill     as in vLLM
     plan_step, mask, positions, prefix_cache          your own, in place of the library's (plan.plan_step,
                              masks.chunk_attention_mask, rope.positions, cache.prefix.PrefixCache): they really run
+
+    refuse_stuck             False: accept requests that can never run, to show starvation
 
     `logits` holds the last step's logits [vocab_size] of each request that got a token in it, by request id.
     """
 
     def __init__(
         self, model: Model, *, num_blocks: int, block_size: int = 16, max_num_batched_tokens: int = 2048,
-        max_chunk: int = 0, max_num_seqs: int = 256, profile: str = "course", enable_prefix_caching: bool = True,
-        enable_chunked_prefill: bool = True, plan_step: Callable | None = None, mask: Callable | None = None,
-        positions: Callable | None = None, prefix_cache=None,
+        max_chunk: int = 0, max_num_seqs: int | None = None, profile: str = "course",
+        enable_prefix_caching: bool = True, enable_chunked_prefill: bool = True, plan_step: Callable | None = None,
+        mask: Callable | None = None, positions: Callable | None = None, prefix_cache=None, refuse_stuck: bool = True,
     ):  # fmt: skip
         rules = profile_named(profile)
         cache = rules.new_cache(
             num_blocks, block_size, enable_prefix_caching=enable_prefix_caching, prefix_cache=prefix_cache
         )
+        seats = min(256, max_num_batched_tokens) if max_num_seqs is None else max_num_seqs
         self.scheduler = Scheduler(
-            cache, rules, max_num_batched_tokens=max_num_batched_tokens, max_chunk=max_chunk,
-            max_num_seqs=min(max_num_seqs, max_num_batched_tokens), enable_chunked_prefill=enable_chunked_prefill,
-            plan_step=plan_step,
+            cache, rules, max_num_batched_tokens=max_num_batched_tokens, max_chunk=max_chunk, max_num_seqs=seats,
+            enable_chunked_prefill=enable_chunked_prefill, plan_step=plan_step, refuse_stuck=refuse_stuck,
         )  # fmt: skip
         self.model = model
         self.pool = model.new_pool(num_blocks + 1, block_size)  # block 0 is the null block: never lent
@@ -60,6 +62,11 @@ class Engine:
         ids = [int(token) for token in token_ids]
         if bad := [token for token in ids if not 0 <= token < self.model.config.vocab_size]:
             raise ValueError(f"token id {bad[0]} is not in the vocabulary 0 .. {self.model.config.vocab_size - 1}.")
+        if len(ids) + max_tokens - 1 > self.model.max_tokens:
+            raise ValueError(
+                f"{len(ids)} tokens and {max_tokens} more can never finish: the model, in {self.model.arith.name} "
+                f"arithmetic, attends over {self.model.max_tokens} tokens at most."
+            )
         if not 0 <= temperature < float("inf"):
             raise ValueError(f"temperature={temperature}; give 0 for greedy, or a positive number.")
         request = Request(
@@ -137,11 +144,14 @@ class Engine:
         if not request.finish_reason:
             self.scheduler.abort(request.id)
 
-    def kv(self, request: Request):
-        """Keys and values of the request's computed tokens: k, v [layers, tokens, kv_heads, head_dim], copies.
+    def kv(self, request: Request) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values of the request's computed tokens, as KVSnapshot has them.
+
+        returns   k, v [layers, tokens, kv_heads, head_dim], copies on the CPU; bfloat16 as its bits (uint16)
 
         ValueError when it holds no blocks any more: read it before its last step.
         """
         if request.num_computed and not request.block_table:
             raise ValueError(f"request {request.id} has given its blocks back; read its KV while it runs.")
-        return self.pool.kv_in(self.pool.slots(request.block_table, 0, request.num_computed))
+        k, v = self.pool.kv_in(self.pool.slots(request.block_table, 0, request.num_computed))
+        return bits(k), bits(v)

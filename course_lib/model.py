@@ -16,6 +16,7 @@ from course_lib.arrays import empty, like, zeros
 from course_lib.attention.paged import attend_paged
 from course_lib.cache.pool import KVPool
 from course_lib.invariant import Arithmetic, arithmetic
+from course_lib.invariant.exact import MAX_KEYS
 from course_lib.invariant.selftest import check_matmul
 
 
@@ -104,6 +105,11 @@ class Model:
             for problem in check_matmul(self.layers[0][name]):
                 warnings.warn(f"tile arithmetic is not bit-identical here. {problem}", stacklevel=2)
         self._rope = rope.RopeTable(config.head_dim, config.rope_theta, self.embedding)
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of one request at most: what the arithmetic's bounds and the RoPE table cover."""
+        return MAX_KEYS if self.arith.name == "exact" else int(rope.MAX_ANGLE)
 
     def with_arithmetic(self, name: str) -> "Model":
         """The same weights in another arithmetic."""

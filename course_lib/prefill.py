@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from course_lib.arrays import bfloat16_to_float32, namespace
+from course_lib.arrays import bfloat16_to_float32, bits
 from course_lib.model import RIGHT, ChunkInput, Model, Wiring
 
 
@@ -118,7 +118,7 @@ def prefill(
     if wiring.read_slots is not None:
         slots = wiring.read_slots(slots, hit)
     k, v = pool.kv_in(slots)
-    return KVSnapshot(*(_bits(x) for x in (k, v, logits[own])), dtype=str(k.dtype).removeprefix("torch."))
+    return KVSnapshot(*(bits(x) for x in (k, v, logits[own])), dtype=str(k.dtype).removeprefix("torch."))
 
 
 def _check(token_ids: list[int], sizes: list[int], hit: int, beside: Sequence[Sequence[int]], block_size: int) -> None:
@@ -152,15 +152,6 @@ def _interleaved_tables(num_blocks: list[int]) -> list[list[int]]:
                 table.append(block)
                 block += 1
     return [table[::-1] for table in tables]
-
-
-def _bits(x) -> np.ndarray:
-    """x's bits on the CPU: bfloat16 as uint16."""
-    if isinstance(x, np.ndarray):
-        return x
-    torch = namespace(x)
-    x = x.detach().cpu()
-    return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
 
 
 def _canonical(x: np.ndarray) -> np.ndarray:

@@ -43,7 +43,7 @@ class OracleModel:
     """fail: None, or "before" or "after" its writes, for the next forward only."""
 
     def __init__(self, vocab_size: int):
-        self.config = SimpleNamespace(vocab_size=vocab_size)
+        self.config, self.max_tokens = SimpleNamespace(vocab_size=vocab_size), 10**6
         self.fail: str | None = None
         self.tables: list[list[int]] = []  # block tables of the last forward, in batch order
 

@@ -35,19 +35,11 @@ def cold(m, token_ids) -> KVSnapshot:
     return _cold[key]
 
 
-def bits(x) -> np.ndarray:
-    if isinstance(x, np.ndarray):
-        return x
-    import torch
-
-    return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
-
-
 def assert_kv_of_one_pass(engine: Engine, request) -> None:
     """K and V of all computed tokens, in every layer, are those of a cold one-pass prefill, bit for bit."""
     want = cold(engine.model, request.token_ids[: request.num_computed])
     k, v = engine.kv(request)
-    got = KVSnapshot(bits(k), bits(v), want.logits, want.dtype)
+    got = KVSnapshot(k, v, want.logits, want.dtype)
     assert got.equals(want), f"request {request.id} with {request.num_computed} tokens"
 
 
@@ -351,6 +343,39 @@ def test_a_request_that_cannot_be_served_is_refused_and_changes_nothing(argument
         engine.add_request(**arguments)
     assert says in str(error.value) and not engine.unfinished
     assert engine.add_request([1]).id == 0
+
+
+def test_a_prompt_longer_than_the_arithmetic_covers_is_refused_at_once_not_in_every_step():
+    exact = model(arith="exact")
+    engine = Engine(exact, num_blocks=2100, block_size=4)
+    with pytest.raises(ValueError, match="in exact arithmetic, attends over 8322 tokens at most"):
+        engine.add_request([1] * 8322, max_tokens=2)
+    assert engine.add_request([1] * 8322, max_tokens=1).id == 0
+
+
+def test_without_chunking_a_long_prompt_starves_and_with_it_runs():
+    """R3, running: the same prompt, the same budget."""
+    knobs = {"num_blocks": 20, "block_size": 4, "max_num_batched_tokens": 8, "refuse_stuck": False}
+    engine = Engine(model(), enable_chunked_prefill=False, **knobs)
+    engine.add_request(tokens(20), max_tokens=1)
+    assert [engine.step().chunks for _ in range(5)] == [()] * 5
+    with pytest.raises(RuntimeError, match="planned nothing"):
+        engine.run()
+    chunked = Engine(model(), **knobs)
+    request = chunked.add_request(tokens(20), max_tokens=1)
+    assert len(chunked.run()) == 3 and request.generated == alone(model(), tokens(20), 1)
+
+
+def test_a_prefix_cache_that_matches_more_than_there_is_is_refused():
+    class Greedy(PrefixCache):
+        def match(self, hashes):
+            return [1] * (len(hashes) + 1)
+
+    engine = Engine(model(), num_blocks=20, block_size=4, prefix_cache=Greedy())
+    engine.add_request(tokens(9))
+    with pytest.raises(ValueError, match="matched 3 blocks for 2 hashes"):
+        engine.step()
+    engine.scheduler.check()
 
 
 def test_kv_of_a_finished_request_is_refused():

@@ -7,6 +7,7 @@ import pytest
 from make_golden import DTYPES, PATH, model_and_prompt
 
 from course_lib import ledger
+from course_lib.engine import Engine
 from course_lib.faults import FAULTS, Scenario, replay, right
 from course_lib.invariant.selftest import self_test
 from course_lib.prefill import cut, one_pass, prefill, ragged
@@ -51,6 +52,24 @@ def test_the_ledger_model_on_cuda_is_right_with_absolute_positions_alone(dtype):
     assert ledger.evaluate(model, ids, answers, 64)[0] >= 0.98
     accuracy, confidence = ledger.evaluate(model, ids, answers, 64, ledger.chunk_relative)
     assert accuracy < 0.7 and confidence > 0.85
+
+
+@pytest.mark.parametrize("arith", ["exact", "tile"])
+@pytest.mark.parametrize("profile", ["course", "vllm-0.33.0", "sglang-prefill-first"])
+def test_the_engine_on_cuda_leaves_the_bits_of_one_pass_after_hits_and_preemptions(arith, profile):
+    model = seeded_model(backend="torch", arith=arith, device="cuda")
+    engine = Engine(
+        model, num_blocks=26, block_size=4, max_num_batched_tokens=24, max_chunk=7, max_num_seqs=4, profile=profile
+    )
+    requests = [engine.add_request(IDS[: 40 - 5 * i] + IDS[100 : 101 + 3 * i], max_tokens=12) for i in range(6)]
+    while engine.unfinished:
+        engine.step()
+        for request in requests:
+            if request.block_table:
+                want = one_pass(model, request.token_ids[: request.num_computed])
+                k, v = engine.kv(request)
+                assert np.array_equal(k, want.k) and np.array_equal(v, want.v)
+    assert engine.scheduler.cache.stats.num_hits and any(r.num_preemptions for r in requests)
 
 
 def test_a_fault_on_cuda_is_told_by_name():

@@ -51,6 +51,7 @@ TABLE = {
     "course_lib.commands": "cli commands safetensors_file rope invariant weights prefill faults kv_diff "
     "cache.manager schedule cost engine",
     "course_lib.environment": "cli",
+    "course_lib.walkthrough": "cli cost engine prefill schedule trace weights",
     "course_lib.demo": "cli cost model prefill weights kv_diff",
     "course_lib.notebook_file": "cli",
     "course_lib.notebook_doctor": "notebook_file",

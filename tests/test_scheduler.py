@@ -155,6 +155,9 @@ def test_knobs_that_no_schedule_can_honour_are_refused(knobs, says):
         (lambda rs, **_: (Chunk(0, 0, 0),), "at least one token"),
         (lambda rs, **_: (Chunk(0, 0, 99),), "stops at 40 at the latest"),
         (lambda rs, **_: (Chunk(0, 0, 17),), "max_num_batched_tokens=16"),
+        (lambda rs, **_: None, "returned None, expected a tuple of Chunk"),
+        (lambda rs, **_: (Chunk(0, 0, 1) for _ in range(1)), "expected a tuple of Chunk"),
+        (lambda rs, **_: [(0, 0, 1)], "expected a tuple of Chunk"),
         (lambda rs, **_: 1 / 0, "division"),
     ],
 )

@@ -68,7 +68,10 @@ class CacheManager:
         if self.prefix is None or not request.read_cache:
             return []
         most = (request.num_tokens - 1) // self.block_size  # the last token is computed: its logits are needed
-        return self.prefix.match(self._hashes(request, most))
+        blocks = list(self.prefix.match(self._hashes(request, most)))
+        if len(blocks) > most:
+            raise ValueError(f"the prefix cache matched {len(blocks)} blocks for {most} hashes: one block for each.")
+        return blocks
 
     def allocate(self, request, stop: int, *, hit: Sequence[int] = (), room_for: int = 0) -> bool:
         """Give the request blocks for its tokens [0, stop); False, and nothing changed, when they are not there.

@@ -20,6 +20,8 @@ def expect_plan(
     plan: Sequence[Chunk], requests: Mapping[int, Request], max_num_batched_tokens: int, max_num_seqs: int
 ) -> None:
     """ValueError for a plan that the engine cannot run: it names the chunk and the rule that it breaks."""
+    if not isinstance(plan, (tuple, list)) or not all(isinstance(chunk, Chunk) for chunk in plan):
+        raise ValueError(f"plan_step returned {plan!r:.80}, expected a tuple of Chunk(request_id, start, stop).")
     planned: set[int] = set()
     total = 0
     for chunk in plan:
