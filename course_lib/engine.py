@@ -2,15 +2,17 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from operator import index
 
 import numpy as np
 
 from course_lib.arrays import bits, to_numpy
 from course_lib.model import ChunkInput, Model, Wiring
 from course_lib.sampling import sample
+from course_lib.schedule.build_step import Step
 from course_lib.schedule.profiles import profile_named
 from course_lib.schedule.request import Request
-from course_lib.schedule.scheduler import Scheduler, Step
+from course_lib.schedule.scheduler import Scheduler
 from course_lib.trace import StepRecord
 
 
@@ -59,7 +61,11 @@ class Engine:
 
         Raises ValueError, with the reason, for a prompt that can never be served; nothing has changed then.
         """
-        ids = [int(token) for token in token_ids]
+        ids = [_whole(token, "a token id") for token in token_ids]
+        max_tokens, seed = _whole(max_tokens, "max_tokens"), _whole(seed, "seed")
+        stop = frozenset(_whole(token, "a stop token") for token in stop_token_ids)
+        if not isinstance(salt, str):
+            raise ValueError(f"salt is {salt!r:.40}, expected a text.")
         if bad := [token for token in ids if not 0 <= token < self.model.config.vocab_size]:
             raise ValueError(f"token id {bad[0]} is not in the vocabulary 0 .. {self.model.config.vocab_size - 1}.")
         if len(ids) + max_tokens - 1 > self.model.max_tokens:
@@ -71,7 +77,7 @@ class Engine:
             raise ValueError(f"temperature={temperature}; give 0 for greedy, or a positive number.")
         request = Request(
             self._next_id, ids, max_tokens=max_tokens, arrival=self._next_id, salt=salt, temperature=temperature,
-            seed=seed, stop_token_ids=frozenset(stop_token_ids), read_cache=read_cache,
+            seed=seed, stop_token_ids=stop, read_cache=bool(read_cache),
         )  # fmt: skip
         self.scheduler.add(request)
         self._next_id += 1
@@ -79,14 +85,15 @@ class Engine:
 
     def step(self) -> StepRecord:
         """One forward over everything that is planned. If it raises, nobody has advanced, and the next step works."""
-        begin = time.perf_counter()
-        planned = self.scheduler.schedule()
+        begin, computing = time.perf_counter(), False
         try:
+            planned = self.scheduler.schedule()
+            computing = True
             sampled = self._compute(planned) if planned.chunks else {}
+            computing = False
             return self.scheduler.commit(planned, sampled, round((time.perf_counter() - begin) * 1e6))
-        except BaseException:
-            if self.scheduler.in_step:
-                self.scheduler.undo(planned)
+        except BaseException as error:  # Ctrl-C may come in the middle of bookkeeping
+            self.scheduler.abandon(trust=computing or isinstance(error, Exception))
             raise
 
     def _compute(self, planned: Step) -> dict[int, int]:
@@ -122,7 +129,10 @@ class Engine:
         return records
 
     def stream(self, request: Request) -> Iterator[int]:
-        """The request's tokens as they come, stepping the engine, and all other requests with it, when it must."""
+        """The request's tokens as they come, stepping the engine, and all other requests with it, when it must.
+
+        When a step raises, so does the stream; a new stream(request) begins with the request's first token again.
+        """
         given = 0
         while True:
             while given < len(request.generated):
@@ -142,16 +152,29 @@ class Engine:
     def abort(self, request: Request) -> None:
         """Take a request out, in whatever state; its blocks are free again. A finished one is left as it is."""
         if not request.finish_reason:
+            self._expect_own(request)
             self.scheduler.abort(request.id)
+
+    def _expect_own(self, request: Request) -> None:
+        if self.scheduler.requests.get(request.id) is not request:
+            raise ValueError(f"request {request.id} does not run or wait in this engine.")
 
     def kv(self, request: Request) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values of the request's computed tokens, as KVSnapshot has them.
 
         returns   k, v [layers, tokens, kv_heads, head_dim], copies on the CPU; bfloat16 as its bits (uint16)
 
-        ValueError when it holds no blocks any more: read it before its last step.
+        ValueError when it has given its blocks back: read it before its last step.
         """
-        if request.num_computed and not request.block_table:
+        if request.finish_reason:
             raise ValueError(f"request {request.id} has given its blocks back; read its KV while it runs.")
+        self._expect_own(request)
         k, v = self.pool.kv_in(self.pool.slots(request.block_table, 0, request.num_computed))
         return bits(k), bits(v)
+
+
+def _whole(value, what: str) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise ValueError(f"{what} is {value!r:.40}, expected a whole number.") from None

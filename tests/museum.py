@@ -5,7 +5,7 @@ ELSEWHERE number -> where it is tested instead, or why this engine cannot have i
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from oracle import OracleModel
@@ -16,6 +16,8 @@ from course_lib.cache.prefix import PrefixCache, block_hash, root_hash
 from course_lib.cache.radix_manager import RadixManager
 from course_lib.engine import Engine
 from course_lib.sampling import sample
+from course_lib.schedule.build_step import StepBuilder
+from course_lib.schedule.plan import plan_step
 from course_lib.schedule.policies import plan_whole_prompt
 from course_lib.schedule.request import Chunk
 from course_lib.schedule.scheduler import Scheduler
@@ -23,18 +25,21 @@ from course_lib.schedule.scheduler import Scheduler
 
 @dataclass(frozen=True)
 class Fault:
-    """where: the public record; what: the mistake in a sentence; make: builds an engine that has it."""
+    """where: the public record; what: the mistake in a sentence; says: what a workload says of it (a pattern);
+    make: builds an engine that has it; profile, knobs: where it shows."""
 
     where: str
     what: str
+    says: str
     make: Callable
     profile: str = "course"
+    knobs: dict = field(default_factory=dict)
 
 
 # --- makers: the right engine with one part replaced
 
 
-def engine_with(cache=None, scheduler=None, model=None, patch=None, engine=Engine, **fixed):
+def engine_with(cache=None, scheduler=None, builder=None, model=None, patch=None, engine=Engine, **fixed):
     """Engine, whose cache or scheduler becomes a faulty subclass before it has seen a request."""
 
     def make(oracle, **arguments):
@@ -43,6 +48,8 @@ def engine_with(cache=None, scheduler=None, model=None, patch=None, engine=Engin
         made = engine(oracle, **arguments, **fixed)
         if scheduler is not None:
             made.scheduler.__class__ = scheduler
+        if builder is not None:
+            made.scheduler.builder = builder
         if cache is not None:
             made.scheduler.cache.__class__ = cache
         if patch is not None:
@@ -57,46 +64,39 @@ def engine_with(cache=None, scheduler=None, model=None, patch=None, engine=Engin
 
 class FullHit(CacheManager):
     def match(self, request):
-        return self.prefix.match(self._hashes(request, request.num_tokens // self.block_size)) if self.prefix else []
+        if self.prefix is None or not request.read_cache:
+            return []
+        return self.prefix.match(self._hashes(request, request.num_tokens // self.block_size))
 
 
 class LengthBeforeHit(Scheduler):
-    def _admit(self, request, chunk, step):
-        hit = len(self.cache.match(request)) * self.cache.block_size
-        if hit and not request.num_computed:
-            super()._admit(request, chunk, step)  # notes the hit, and would have the plan made again
-            late = Chunk(request.id, hit, hit + chunk.num_tokens)
-            done = super()._admit(request, late, step)
-            if done:
-                step.chunks[request.id] = late
-            return done
-        return super()._admit(request, chunk, step)
+    def schedule(self):
+        step = super().schedule()
+        for request in step.admitted:
+            if request.num_cached and request.id in step.chunks:
+                take = min(request.num_tokens, self.max_chunk or self.max_num_batched_tokens)
+                step.chunks[request.id] = Chunk(request.id, request.num_cached, request.num_cached + take)
+        return step
 
 
 class HitNeverRuns(Scheduler):
-    def _admit(self, request, chunk, step):
-        done = super()._admit(request, chunk, step)
-        if done and request.num_cached and chunk.stop < request.num_tokens:
-            self.running.remove(request)
-        return done
+    def schedule(self):
+        step = super().schedule()
+        for request in step.admitted:
+            if request.num_cached and step.chunks[request.id].stop < request.num_tokens:
+                self.running.remove(request)
+        return step
 
 
-class UnalignedFullHit(Scheduler):
-    def _plan(self, step):
-        plan = super()._plan(step)
-        for i, chunk in enumerate(plan):
-            request = self.requests[chunk.request_id]
-            ends = chunk.stop == request.num_tokens and chunk.start == request.num_cached and not request.block_table
-            if ends and request.num_cached and request.num_uncomputed == self.cache.block_size:
-                full = self.cache.prefix.match(self.cache._hashes(request, request.num_tokens // self.cache.block_size))
-                if len(full) * self.cache.block_size == request.num_tokens:
-                    request.num_computed = request.num_cached = request.num_tokens - 1
-                    self.cache.allocate(request, request.num_tokens, hit=full)
-                    self.waiting.remove(request)
-                    self.running.append(request)
-                    step.admitted.append(request)
-                    plan[i] = Chunk(request.id, request.num_tokens - 1, request.num_tokens)
-        return plan
+class UnalignedFullHit(StepBuilder):
+    def _look_up(self, request):
+        hit, size = super()._look_up(request), self.cache.block_size
+        if hit and request.num_tokens % size == 0:
+            full = self.cache.prefix.match(self.cache._hashes(request, request.num_tokens // size))
+            if len(full) * size == request.num_tokens:
+                request.num_computed = request.num_cached = request.num_tokens - 1
+                return full
+        return hit
 
 
 class ReadsCacheForLogprobs(CacheManager):
@@ -107,14 +107,12 @@ class ReadsCacheForLogprobs(CacheManager):
         return hit
 
 
-class ChunkThenMatch(Scheduler):
-    def _admit(self, request, chunk, step):
-        match, most = self.cache.match, (self.max_chunk or self.max_num_batched_tokens) // self.cache.block_size
-        self.cache.match = lambda r: match(r)[:most]
-        try:
-            return super()._admit(request, chunk, step)
-        finally:
-            del self.cache.match
+class ChunkThenMatch(StepBuilder):
+    def _look_up(self, request):
+        first = self.scheduler.max_chunk or self.scheduler.max_num_batched_tokens
+        hit = super()._look_up(request)[: first // self.cache.block_size]
+        request.num_computed = request.num_cached = len(hit) * self.cache.block_size
+        return hit
 
 
 class HashFromChunk(CacheManager):
@@ -209,14 +207,14 @@ class RevivedBlockLosesHash(CacheManager):
 
 
 class StaleTailHash(CacheManager):
-    def release(self, request):
+    def _hashes(self, request, count):
+        hashes = list(super()._hashes(request, count))
         full = len(request.token_ids) // self.block_size
         tail = request.token_ids[full * self.block_size :]
-        if tail and not request.finish_reason:  # preempted: the unfinished block is hashed, and stays so
-            self._hashes(request, full)
-            parent = request.block_hashes[-1] if request.block_hashes else root_hash(request.keys)
-            request.block_hashes.append(block_hash(parent, tail))
-        super().release(request)
+        if tail and request.num_preemptions and len(request.block_hashes) == full:
+            parent = request.block_hashes[-1] if full else root_hash(request.keys)
+            request.block_hashes.append(block_hash(parent, tail))  # and stays, when the block is full
+        return hashes
 
 
 class HitCountedAsFree(CacheManager):
@@ -309,43 +307,40 @@ class PublishesAhead(CacheManager):
 
 
 class CreditsReuse(Scheduler):
-    def _admit(self, request, chunk, step):
-        done = super()._admit(request, chunk, step)
-        if done and request.num_cached:  # the allocator did not deliver it after all
-            self.cache.release(request)
-            self.cache.allocate(request, chunk.stop)
-            request.num_computed = request.num_cached = 0
-            step.late = {**getattr(step, "late", {}), request.id: Chunk(request.id, 0, chunk.stop)}
-        return done
-
     def schedule(self):
         step = super().schedule()
-        step.chunks.update(getattr(step, "late", {}))
+        for request in step.admitted:
+            if request.num_cached and request.id in step.chunks:  # the allocator does not deliver it after all
+                stop = step.chunks[request.id].stop
+                self.cache.release(request)
+                self.cache.allocate(request, stop)
+                request.num_computed = request.num_cached = 0
+                step.chunks[request.id] = Chunk(request.id, 0, stop)
         return step
 
 
 # --- E. scheduling
 
 
-class VictimStaysPlanned(Scheduler):
-    def _preempt(self, step):
-        chunk = step.chunks.get(self.running[-1].id)
-        super()._preempt(step)
-        if chunk is not None:
-            step.chunks[chunk.request_id] = chunk
-            step.late = chunk
+class VictimStaysPlanned(StepBuilder):
+    late: tuple = ()
 
-    def schedule(self):
-        step = super().schedule()
-        if getattr(step, "late", None) is not None:
-            step.chunks[step.late.request_id] = step.late
-        return step
+    def _preempt(self):
+        chunk = self.step.chunks.get(self.scheduler.running[-1].id)
+        super()._preempt()
+        self.late = (chunk,) if chunk is not None else ()
+
+    def build(self):
+        super().build()
+        for chunk in self.late:
+            self.step.chunks[chunk.request_id] = chunk
 
 
 def _negative_chunk(requests, *, max_num_batched_tokens, max_chunk, max_num_seqs):
     chunks = [Chunk(r.id, r.num_computed, r.num_computed + 1) for r in requests if r.decoding]
+    size = max_num_batched_tokens if len(chunks) < 3 else 2  # the dynamic schedule shrinks
     for request in requests:
-        left = max_num_batched_tokens // 2 - sum(chunk.num_tokens for chunk in chunks)
+        left = size - sum(chunk.num_tokens for chunk in chunks)
         if not request.decoding and left != 0 and len(chunks) < max_num_seqs:
             take = min(request.num_uncomputed, left)
             chunks.append(Chunk(request.id, request.num_computed, request.num_computed + take))
@@ -353,8 +348,6 @@ def _negative_chunk(requests, *, max_num_batched_tokens, max_chunk, max_num_seqs
 
 
 def _no_cap(requests, *, max_num_batched_tokens, max_chunk, max_num_seqs):
-    from course_lib.schedule.plan import plan_step
-
     return plan_step(requests, max_num_batched_tokens=max_num_batched_tokens, max_chunk=0, max_num_seqs=max_num_seqs)
 
 
@@ -367,6 +360,14 @@ class WholeBlockPerDecode(CacheManager):
 
 def _gate_on_first_chunk(scheduler):
     scheduler.profile = replace(scheduler.profile, room="first chunk")
+
+
+def _no_chunking(scheduler):
+    scheduler.plan_step = plan_whole_prompt
+
+
+def _negative_chunks(scheduler):
+    scheduler.plan_step = _negative_chunk
 
 
 def _accept_stuck(scheduler):
@@ -400,9 +401,9 @@ class NoSalt(CacheManager):
 
 class UndoKeepsPublished(Scheduler):
     def undo(self, step):
-        self._publish_early = False
+        self.publish_early = False
         super().undo(step)
-        self._publish_early = True
+        self.publish_early = True
 
 
 class AdvancesBeforeForward(Scheduler):
@@ -413,83 +414,103 @@ class AdvancesBeforeForward(Scheduler):
         return step
 
 
-class LooksUpAtTheStart(Scheduler):
-    def schedule(self):
-        self.found = {r.id: self.cache.match(r) for r in self.waiting}
-        return super().schedule()
+class LooksUpAtTheStart(StepBuilder):
+    def build(self):
+        self.found = {r.id: self.cache.match(r) for r in self.scheduler.waiting}
+        super().build()
 
-    def _admit(self, request, chunk, step):
-        match = self.cache.match
-        self.cache.match = lambda r: self.found.get(r.id, [])
-        try:
-            return super()._admit(request, chunk, step)
-        finally:
-            self.cache.match = match
+    def _look_up(self, request):
+        super()._look_up(request)
+        hit = self.found.get(request.id, [])
+        request.num_computed = request.num_cached = len(hit) * self.cache.block_size
+        return hit
 
+
+WRONG_KV = "holds another prefix|alone it gets|holds None"  # another token's KV was used, or nobody's
+BOOKS = "blocks are counted|free .* held|lost|released 2 times|did not add up"
+NO_CAP = {"max_chunk": 0}
+CROWDED = {"num_blocks": 7, "block_size": 2, "budget": 8, "max_num_seqs": 3, "caching": True}
+MANY_DECODES = {"max_chunk": 0, "budget": 6, "max_num_seqs": 6, "num_blocks": 12}
 
 FAULTS: dict[str, Fault] = {
-    "1": Fault("nano-vllm#114", "a full hit leaves nothing to compute", engine_with(cache=FullHit)),
-    "2": Fault("nano-vllm 77dd709", "tokens counted before the hit", engine_with(scheduler=LengthBeforeHit)),
-    "3": Fault("nano-vllm 812eb1c", "a chunk with a hit never joins running", engine_with(scheduler=HitNeverRuns)),
-    "4": Fault("vllm#11186", "a full hit recomputes one token, unaligned", engine_with(scheduler=UnalignedFullHit)),
-    "6": Fault("vllm#3251", "cached prefix read although all logits count", engine_with(cache=ReadsCacheForLogprobs)),
-    "7": Fault("dynamo#13188", "chunk first, match second", engine_with(scheduler=ChunkThenMatch)),
-    "8": Fault("xllm#97", "hash chain restarts at each chunk", engine_with(cache=HashFromChunk)),
-    "9": Fault("vllm-ascend#16270", "hits rounded down to more than a block", engine_with(cache=CoarserHit)),
-    "10": Fault("nano-vllm bb823b3", "a new block when len % size == 1", engine_with(cache=NewBlockWhenOneOver)),
-    "11": Fault(
-        "transformers#43082", "positions restart in every chunk", engine_with(positions=lambda c, d, n: np.arange(n))
-    ),
-    "12": Fault("nano-vllm f5b4840", "a decode's position is one too high", engine_with(positions=_decode_one_too_far)),
-    "13": Fault("nano-vllm#212", "attention reads slots behind the chunk", engine_with(model=ReadsWholeTable)),
-    "14": Fault(
-        "candle#3743", "a mask that does not know the cached keys",
-        engine_with(mask=lambda n, c: np.arange(c + n)[None, :] <= np.arange(n)[:, None]),
-    ),
-    "16": Fault("tt-metal#48899", "the mask leaks one key once enough are cached", engine_with(mask=_mask_leaks)),
-    "17": Fault("tt-metal#54435", "a prefix is read in whole kernel tiles", engine_with(mask=_mask_of_aligned_prefix)),
-    "20": Fault(
-        "transformers#47597", "positions do not count what was attached",
-        engine_with(positions=lambda cached, computed, take: computed + np.arange(take)),
-    ),
-    "21": Fault(
-        "tt-xla#5830", "a request without a chunk is sampled", engine_with(engine=SamplesIdleRows),
-        profile="sglang-prefill-first",
-    ),
-    "22": Fault("vllm#29045", "middle chunks move the sampler's state", engine_with(engine=StatefulSampler)),
-    "23": Fault("nano-vllm 9fa256a", "a revived block loses its hash", engine_with(cache=RevivedBlockLosesHash)),
-    "24": Fault("nano-vllm 77dd709", "an unfinished block keeps a hash", engine_with(cache=StaleTailHash)),
-    "25": Fault("vllm#11565", "hit blocks counted as free", engine_with(cache=HitCountedAsFree)),
-    "26": Fault("vllm#4761", "an evicted block stays findable", engine_with(patch=_remember)),
-    "27": Fault("vllm#6849", "the gate forgets revived blocks", engine_with(cache=GateForgetsRevived)),
-    "28": Fault("vllm-ascend#15990", "a table is freed twice", engine_with(cache=ReleasesTwice)),
-    "29": Fault("sglang-jax#982", "the last token's slot is freed as well", engine_with(cache=FreesUnwrittenSlot)),
-    "30": Fault("sglang#16067", "match takes blocks, and nobody is admitted", engine_with(cache=MatchTakes)),
-    "31": Fault(
-        "sglang#38319", "freed on abort while the tree still points there", engine_with(cache=TreeBlocksFreed),
-        profile="sglang-prefill-first",
-    ),
-    "32": Fault("sglang#36855", "no insert, no progress", engine_with(scheduler=NoInsertNoAdvance)),
-    "33": Fault("TensorRT-LLM#12673", "blocks published before they are computed", engine_with(cache=PublishesAhead)),
-    "34": Fault("TensorRT-LLM#12665", "reuse credited and not delivered", engine_with(scheduler=CreditsReuse)),
-    "35": Fault("nano-vllm f438ce4", "a prompt over the budget never runs", engine_with(plan_step=plan_whole_prompt)),
-    "36": Fault("vllm#37307", "admission looks at the first chunk only", engine_with(patch=_gate_on_first_chunk)),
-    "37": Fault("vllm#28558", "a victim keeps its place in the step", engine_with(scheduler=VictimStaysPlanned)),
-    "38": Fault("sarathi-serve", "a chunk of negative length", engine_with(plan_step=_negative_chunk)),
-    "39": Fault("sarathi-serve", "a whole free block per decode", engine_with(cache=WholeBlockPerDecode)),
-    "40": Fault(
-        "sglang S12, TensorRT-LLM T02", "block > chunk is accepted", engine_with(patch=_accept_stuck),
-        profile="tensorrt-llm",
-    ),
-    "41": Fault("sglang#34554", "one prompt takes the whole budget, cap or not", engine_with(plan_step=_no_cap)),
-    "42": Fault("vllm#12621", "hashes short enough to collide", engine_with(cache=ShortHash)),
-    "43": Fault("CVE-2025-46570", "no salt in the hash", engine_with(cache=NoSalt)),
-    "undo": Fault(
-        "claims 6", "a failed step's blocks stay published", engine_with(scheduler=UndoKeepsPublished),
-        profile="vllm-0.33.0",
-    ),
-    "advance": Fault("nano-vllm#208", "computed before the forward", engine_with(scheduler=AdvancesBeforeForward)),
-    "purity": Fault("README of the cases", "looked up before evictions", engine_with(scheduler=LooksUpAtTheStart)),
+    "1": Fault("nano-vllm#114", "a full hit leaves nothing to compute", "nothing is planned|leaves",
+               engine_with(cache=FullHit)),
+    "2": Fault("nano-vllm 77dd709", "tokens counted before the hit", "list index|sampled|computed",
+               engine_with(scheduler=LengthBeforeHit)),
+    "3": Fault("nano-vllm 812eb1c", "a chunk with a hit never joins running", "run, not",
+               engine_with(scheduler=HitNeverRuns)),
+    "4": Fault("vllm#11186", "a full hit recomputes one token, unaligned", "not in whole blocks",
+               engine_with(builder=UnalignedFullHit)),
+    "6": Fault("vllm#3251", "cached prefix read although all logits count", "reads no cache, and hit",
+               engine_with(cache=ReadsCacheForLogprobs)),
+    "7": Fault("dynamo#13188", "chunk first, match second", "hit . tokens, and .* are cached",
+               engine_with(builder=ChunkThenMatch)),
+    "8": Fault("xllm#97", "hash chain restarts at each chunk", WRONG_KV, engine_with(cache=HashFromChunk)),
+    "9": Fault("vllm-ascend#16270", "hits rounded down to more than a block", "hit . tokens, and .* are cached",
+               engine_with(cache=CoarserHit)),
+    "10": Fault("nano-vllm bb823b3", "a new block when len % size == 1", "list index out of range",
+                engine_with(cache=NewBlockWhenOneOver)),
+    "11": Fault("transformers#43082", "positions restart in every chunk", WRONG_KV,
+                engine_with(positions=lambda cached, computed, take: np.arange(take))),
+    "12": Fault("nano-vllm f5b4840", "a decode's position is one too high", WRONG_KV,
+                engine_with(positions=_decode_one_too_far)),
+    "13": Fault("nano-vllm#212", "attention reads slots behind the chunk", "which nobody has written",
+                engine_with(model=ReadsWholeTable)),
+    "14": Fault("candle#3743", "a mask that does not know the cached keys", WRONG_KV,
+                engine_with(mask=lambda n, c: np.arange(c + n)[None, :] <= np.arange(n)[:, None])),
+    "16": Fault("tt-metal#48899", "the mask leaks one key once enough are cached", WRONG_KV,
+                engine_with(mask=_mask_leaks)),
+    "17": Fault("tt-metal#54435", "a prefix is read in whole kernel tiles", WRONG_KV,
+                engine_with(mask=_mask_of_aligned_prefix)),
+    "20": Fault("transformers#47597", "positions do not count what was attached", WRONG_KV,
+                engine_with(positions=lambda cached, computed, take: computed + np.arange(take))),
+    "21": Fault("tt-xla#5830", "a request without a chunk is sampled", "tokens were sampled for requests",
+                engine_with(engine=SamplesIdleRows), profile="sglang-prefill-first"),
+    "22": Fault("vllm#29045", "middle chunks move the sampler's state", "alone it gets",
+                engine_with(engine=StatefulSampler)),
+    "23": Fault("nano-vllm 9fa256a", "a revived block loses its hash", WRONG_KV,
+                engine_with(cache=RevivedBlockLosesHash)),
+    "24": Fault("nano-vllm 77dd709", "an unfinished block keeps a hash", "tokens, and .* are cached",
+                engine_with(cache=StaleTailHash), knobs=CROWDED),
+    "25": Fault("vllm#11565", "hit blocks counted as free", "NoneType|did not add up",
+                engine_with(cache=HitCountedAsFree)),
+    "26": Fault("vllm#4761", "an evicted block stays findable", WRONG_KV, engine_with(patch=_remember)),
+    "27": Fault("vllm#6849", "the gate forgets revived blocks", "it will be preempted",
+                engine_with(cache=GateForgetsRevived)),
+    "28": Fault("vllm-ascend#15990", "a table is freed twice", BOOKS, engine_with(cache=ReleasesTwice)),
+    "29": Fault("sglang-jax#982", "the last token's slot is freed as well", BOOKS,
+                engine_with(cache=FreesUnwrittenSlot)),
+    "30": Fault("sglang#16067", "match takes blocks, and nobody is admitted", BOOKS, engine_with(cache=MatchTakes)),
+    "31": Fault("sglang#38319", "freed on abort while the tree still points there", BOOKS,
+                engine_with(cache=TreeBlocksFreed), profile="sglang-prefill-first"),
+    "32": Fault("sglang#36855", "no insert, no progress", "0 computed|with . computed",
+                engine_with(scheduler=NoInsertNoAdvance)),
+    "33": Fault("TensorRT-LLM#12673", "blocks published before they are computed", WRONG_KV,
+                engine_with(cache=PublishesAhead)),
+    "34": Fault("TensorRT-LLM#12665", "reuse credited and not delivered", "tokens in a step of",
+                engine_with(scheduler=CreditsReuse), knobs=NO_CAP),
+    "35": Fault("nano-vllm f438ce4", "a prompt over the budget never runs", "nothing is planned",
+                engine_with(patch=_no_chunking), knobs=NO_CAP),
+    "36": Fault("vllm#37307", "admission looks at the first chunk only", "it will be preempted",
+                engine_with(patch=_gate_on_first_chunk)),
+    "37": Fault("vllm#28558", "a victim keeps its place in the step", "list index out of range",
+                engine_with(builder=VictimStaysPlanned)),
+    "38": Fault("sarathi-serve", "a chunk of negative length", "at least one token",
+                engine_with(patch=_negative_chunks), knobs=MANY_DECODES),
+    "39": Fault("sarathi-serve", "a whole free block per decode", "preempted with . blocks free",
+                engine_with(cache=WholeBlockPerDecode)),
+    "40": Fault("sglang S12, TensorRT-LLM T02", "block > chunk is accepted", "can never be served, and were accepted",
+                engine_with(patch=_accept_stuck), profile="tensorrt-llm"),
+    "41": Fault("sglang#34554", "one prompt takes the whole budget, cap or not", "a chunk over max_chunk",
+                engine_with(plan_step=_no_cap)),
+    "42": Fault("vllm#12621", "hashes short enough to collide", WRONG_KV, engine_with(cache=ShortHash)),
+    "43": Fault("CVE-2025-46570", "no salt in the hash", "hit a block of salt", engine_with(cache=NoSalt)),
+    "undo": Fault("claims with care", "a failed step's blocks stay published", WRONG_KV,
+                  engine_with(scheduler=UndoKeepsPublished), profile="vllm-0.33.0"),
+    "advance": Fault("nano-vllm#208", "computed before the forward", "computed",
+                     engine_with(scheduler=AdvancesBeforeForward)),
+    "purity": Fault("recorded cases", "looked up before evictions", WRONG_KV,
+                    engine_with(builder=LooksUpAtTheStart)),
 }  # fmt: skip
 
 ELSEWHERE = {

@@ -46,6 +46,7 @@ class OracleModel:
         self.config, self.max_tokens = SimpleNamespace(vocab_size=vocab_size), 10**6
         self.fail: str | None = None
         self.tables: list[list[int]] = []  # block tables of the last forward, in batch order
+        self.watch = lambda chunks: None  # called with the chunks of every forward
 
     def new_pool(self, num_blocks: int, block_size: int) -> OraclePool:
         return OraclePool(num_blocks, block_size)
@@ -54,6 +55,7 @@ class OracleModel:
         """As Model.forward: all chunks write before anybody reads, as each layer of a real model does."""
         fail, self.fail = self.fail, None
         self.tables = [list(chunk.block_table) for chunk in chunks]
+        self.watch(chunks)
         if fail == "before":
             raise Failure
         written: dict[int, tuple] = {}  # slot -> (token, its position, slot before it)

@@ -319,6 +319,25 @@ def test_a_stop_token_ends_generation():
     assert request.generated == want[: stop + 1] and request.finish_reason == "stop"
 
 
+def test_a_request_of_another_engine_is_neither_aborted_nor_read():
+    one, other = (Engine(model(), num_blocks=10, block_size=4) for _ in range(2))
+    theirs, ours = one.add_request(tokens(5)), other.add_request(tokens(6))
+    for call in (other.abort, other.kv):
+        with pytest.raises(ValueError, match="does not run or wait in this engine"):
+            call(theirs)
+    assert not ours.finish_reason and not theirs.finish_reason
+
+
+def test_stop_tokens_may_come_as_any_integers():
+    torch = pytest.importorskip("torch")
+    first = alone(model(), tokens(9), 1)
+    for stop in (np.array(first), torch.tensor(first)):
+        engine = Engine(model(), num_blocks=10, block_size=4)
+        request = engine.add_request(tokens(9), max_tokens=9, stop_token_ids=stop)
+        engine.run()
+        assert request.generated == first
+
+
 def test_a_planner_that_plans_nothing_is_reported_not_waited_for():
     engine = Engine(model(), num_blocks=10, block_size=4, plan_step=lambda requests, **_: ())
     engine.add_request(tokens(3))
@@ -335,6 +354,12 @@ def test_a_planner_that_plans_nothing_is_reported_not_waited_for():
         ({"token_ids": [1] * 200}, "can never finish"),
         ({"token_ids": [1], "temperature": -1.0}, "temperature=-1.0"),
         ({"token_ids": [1], "temperature": float("nan")}, "temperature=nan"),
+        ({"token_ids": [1.5]}, "a token id is 1.5, expected a whole number"),
+        ({"token_ids": "12"}, "a token id is '1', expected a whole number"),
+        ({"token_ids": [1], "max_tokens": 2.5}, "max_tokens is 2.5"),
+        ({"token_ids": [1], "max_tokens": None}, "max_tokens is None"),
+        ({"token_ids": [1], "stop_token_ids": ["5"]}, "a stop token is '5'"),
+        ({"token_ids": [1], "salt": b"t1"}, "salt is b't1', expected a text"),
     ],
 )
 def test_a_request_that_cannot_be_served_is_refused_and_changes_nothing(arguments, says):

@@ -87,7 +87,7 @@ def test_a_difference_exits_1_and_shows_both_sides(replayed, name, change, says)
 @pytest.mark.parametrize(
     ("name", "change", "says"),
     [
-        ("A01", lambda c: c["config"].pop("budget"), "A01: config.budget should be a whole number of at least 1"),
+        ("A01", lambda c: c["config"].pop("budget"), "A01: config.budget should be a whole number from 1 to"),
         ("A01", lambda c: c["config"].update(budget=True), "config.budget"),
         ("A01", lambda c: c["config"].update(caching="no"), 'config.caching should be true or false, not "no"'),
         ("A01", lambda c: c.pop("id"), "case 0: id should be a text, not null"),
@@ -104,6 +104,19 @@ def test_a_difference_exits_1_and_shows_both_sides(replayed, name, change, says)
         ("T01", lambda c: c["input"].update(chunk_unit=0), "input.chunk_unit"),
         ("T01", lambda c: [c["expected"].pop(k) for k in ("EQUAL_PROGRESS", "FIRST_COME_FIRST_SERVED")], "neither"),
         ("T11", lambda c: c["input"].update(end="x"), "input.end"),
+        ("T11", lambda c: c["input"].update(end=10**30), "input.end"),
+        ("T11", lambda c: c.update(differs=5), "differs should be an object, not 5"),
+        ("T11", lambda c: c.update(differs={"vllm-0.11.0": 3}), "differs should be an object, not 3"),
+        ("T11", lambda c: c.update(also_identical=None), "also_identical should be a list, not null"),
+        ("T01", lambda c: c["input"].update(prompt_lengths=[10**30]), "input.prompt_lengths"),
+        ("A01", lambda c: c.update(kind=[]), "kind [] is unknown"),
+        ("A01", lambda c: c["expected"]["steps"][0].update(slices=[[[], 0, 8]]), "is not a slice"),
+        ("A01", lambda c: c["expected"]["steps"][0].update(sampled=[[1]]), "there is no request [1]"),
+        ("A01", lambda c: c["config"].update(usable_blocks=10**30), "config.usable_blocks"),
+        ("A01", lambda c: c["requests"][0].update(prompt=[[10**30, 2]]), "first token"),
+        ("A01", lambda c: c["requests"][0].update(prompt=[[0, 10**30]]), "number of tokens"),
+        ("A01", lambda c: c["requests"][0].update(salt=[1]), "requests[0].salt should be a text"),
+        ("A01", lambda c: c["requests"][0].update(prompt_logprobs="no"), "requests[0].prompt_logprobs"),
     ],
 )  # fmt: skip
 def test_a_malformed_case_is_one_line_that_names_it(replayed, name, change, says):
@@ -117,7 +130,7 @@ def test_a_malformed_case_is_one_line_that_names_it(replayed, name, change, says
     [
         ("", "is not a JSON file"), ("[1]", "is not a case file"), ('{"cases": []}', "is not a case file"),
         ('{"cases": [3]}', "case 0: the case should be an object"), ("\xff", "is not a JSON file"),
-        ("[" * 100_000, "is not a JSON file"),
+        ("[" * 100_000, "is not a JSON file"), ('{"cases": [' + "1" * 5000 + "]}", "case"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_case_file_is_one_line(tmp_path, capsys, text, says):
@@ -135,6 +148,11 @@ def test_a_missing_file_and_an_unknown_system_are_one_line(tmp_path, capsys):
     assert err.count("\n") == 2 and "none.json" in err and "no profile for a system 'nano-vllm'; there are" in err
 
 
-def test_a_file_without_a_record_of_the_system_is_not_a_success(replayed):
-    code, out, _ = replayed("T01", lambda c: None, "--system", "vllm-0.11.0")
-    assert code == 1 and "0 passed, 0 failed" in out
+def test_a_file_without_a_record_of_the_system_is_refused(replayed):
+    code, out, err = replayed("T01", lambda c: None, "--system", "vllm-0.11.0")
+    assert code == 2 and out == "" and "none of the 1 cases" in err
+
+
+def test_an_id_that_no_terminal_can_show_is_shown_all_the_same(replayed):
+    code, out, _ = replayed("A01", lambda c: c.update(id="\ud800") or c["expected"]["steps"].pop(0))
+    assert code == 1 and "\\ud800 differs" in out

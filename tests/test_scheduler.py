@@ -1,7 +1,13 @@
 """The scheduler's own promises: a step is planned, then committed or undone, and nothing is half done."""
 
-import pytest
+import json
 
+import numpy as np
+import pytest
+from oracle import OracleModel
+
+from course_lib.cache.prefix import PrefixCache
+from course_lib.engine import Engine
 from course_lib.schedule.profiles import PROFILES, profile_named
 from course_lib.schedule.request import Chunk, Request
 from course_lib.schedule.scheduler import Scheduler
@@ -156,8 +162,10 @@ def test_knobs_that_no_schedule_can_honour_are_refused(knobs, says):
         (lambda rs, **_: (Chunk(0, 0, 99),), "stops at 40 at the latest"),
         (lambda rs, **_: (Chunk(0, 0, 17),), "max_num_batched_tokens=16"),
         (lambda rs, **_: None, "returned None, expected a tuple of Chunk"),
-        (lambda rs, **_: (Chunk(0, 0, 1) for _ in range(1)), "expected a tuple of Chunk"),
+        (lambda rs, **_: 5, "returned 5, expected a tuple of Chunk"),
         (lambda rs, **_: [(0, 0, 1)], "expected a tuple of Chunk"),
+        (lambda rs, **_: (Chunk(0, 0, 2.0),), "in whole numbers"),
+        (lambda rs, **_: setattr(rs[0], "num_computed", 3) or (Chunk(0, 0, 3),), r"changed num_computed of \[0\]"),
         (lambda rs, **_: 1 / 0, "division"),
     ],
 )
@@ -169,6 +177,108 @@ def test_a_plan_that_cannot_be_run_is_refused_and_the_next_step_works(plan, says
     s.check()
     s.plan_step = profile_named("course").plan
     assert run(s).chunks == ((0, 0, 16),)
+
+
+def test_a_plan_may_be_any_sequence_of_chunks_in_any_whole_numbers():
+    for plan in (
+        lambda rs, **_: (Chunk(r.id, 0, 3) for r in rs),
+        lambda rs, **_: [Chunk(np.int64(r.id), np.int32(0), np.int64(3)) for r in rs],
+    ):
+        s = scheduler(plan_step=plan)
+        s.add(Request(0, [0] * 40, max_tokens=1))
+        record = run(s)
+        assert record.chunks == ((0, 0, 3),) and all(type(x) is int for x in record.chunks[0])
+        json.dumps(record.as_dict())
+
+
+def test_a_policy_that_never_settles_is_reported():
+    state = {"size": 1}
+
+    class Restless(PrefixCache):
+        def match(self, hashes):
+            state["size"] = 1 - state["size"]
+            return [1] * state["size"]
+
+    rules = profile_named("course")
+    s = Scheduler(
+        rules.new_cache(9, 4, prefix_cache=Restless()), rules, max_num_batched_tokens=16, max_num_seqs=2
+    )  # fmt: skip
+    s.add(Request(0, [0] * 9, max_tokens=1))
+    with pytest.raises(RuntimeError, match="keeps changing its answer"):
+        s.schedule()
+    s.check()
+
+
+@pytest.mark.parametrize("profile", ["whole-prompt", "tensorrt-llm", "tensorrt-llm-equal-progress", "sglang-mixed"])
+def test_the_hit_counts_before_the_fit_is_judged(profile):
+    """Nine tokens do not fit beside a decode in a budget of 9, but the one that is not cached does."""
+    s = scheduler(profile, budget=9)
+    s.add(Request(0, list(range(9)), max_tokens=1))
+    run(s)
+    s.add(Request(1, [50], max_tokens=9))
+    run(s)
+    s.add(Request(2, list(range(9)), max_tokens=1))
+    record = run(s)
+    assert dict(record.hits) == {2: 8} and set(record.chunks) == {(1, 1, 2), (2, 8, 9)}
+
+
+def test_hits_of_a_step_that_was_undone_are_not_counted():
+    s = scheduler()
+    s.add(Request(0, list(range(9)), max_tokens=1))
+    for _ in range(3):
+        s.undo(s.schedule())
+    assert s.cache.stats.num_lookups == 0
+    run(s)
+    assert (s.cache.stats.num_lookups, s.cache.stats.tokens_wanted) == (1, 9)
+
+
+def test_without_caching_nothing_is_looked_up():
+    rules = profile_named("course")
+    cache = rules.new_cache(9, 4, enable_prefix_caching=False)
+    s = Scheduler(cache, rules, max_num_batched_tokens=16, max_num_seqs=2)
+    s.add(Request(0, [0] * 9, max_tokens=1))
+    run(s)
+    assert cache.stats.num_lookups == 0
+
+
+def test_a_step_looks_up_about_as_many_as_it_lets_in():
+    """Of a long queue: a decode that fills the budget must not cost a look at everybody who waits."""
+    s = scheduler(budget=8, seats=8, blocks=1000)
+    asked, match = [], s.cache.match
+    s.cache.match = lambda request: asked.append(request.id) or match(request)
+    for number in range(500):
+        s.add(Request(number, [number] * 6, max_tokens=2))
+    run(s)
+    assert set(asked) <= {0, 1, 2, 3}
+
+
+def test_an_undone_step_restores_the_queue_that_a_policy_picked_from():
+    def last_first(requests, *, max_num_batched_tokens, max_chunk, max_num_seqs):
+        return [Chunk(r.id, r.num_computed, r.num_computed + 1) for r in requests[::-1]][:max_num_seqs]
+
+    s = scheduler(plan_step=last_first, seats=2)
+    for number in range(4):
+        s.add(Request(number, [number] * 5, max_tokens=1))
+    step = s.schedule()
+    assert [r.id for r in step.admitted] == [3, 2]
+    s.undo(step)
+    assert [r.id for r in s.waiting] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"profile": "sarathi", "prefix_cache": PrefixCache()}, "the profile sarathi has no prefix cache"),
+        ({"enable_prefix_caching": False, "prefix_cache": PrefixCache()}, "enable_prefix_caching is False"),
+        ({"prefix_cache": PrefixCache}, "is a class; give an object of it"),
+        ({"prefix_cache": object()}, "has no match, publish, forget, __contains__"),
+        ({"enable_chunked_prefill": False, "plan_step": lambda *_: ()}, "leave one out"),
+        ({"max_num_seqs": 64, "max_num_batched_tokens": 8}, "max_num_seqs=64"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(arguments, says):
+    with pytest.raises(ValueError, match=says):
+        Engine(OracleModel(5), num_blocks=9, **arguments)
 
 
 def test_a_policy_of_ones_own_may_serve_the_queue_in_another_order():

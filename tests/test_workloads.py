@@ -3,6 +3,8 @@
 What is judged, and how, is in workload.py; the faults that it refuses are in museum.py.
 """
 
+import os
+import sys
 from random import Random
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from workload import VOCAB, Knobs, Workload, random_knobs, random_work
 
 from course_lib.schedule.profiles import PROFILES
+from course_lib.schedule.request import Chunk
 
 SHARDS = 10
 
@@ -49,7 +52,7 @@ class EngineMachine(RuleBasedStateMachine):
         for _ in range(count):
             self.work.step()
 
-    @rule(when=st.sampled_from(("before", "after")))
+    @rule(when=st.sampled_from(("before", "after", "match", "publish", "forget")))
     def fail(self, when):
         self.work.fail(when)
 
@@ -108,3 +111,97 @@ def test_the_workloads_reach_hits_preemptions_and_failures():
         random_work(rng, work, 40)
         hits += work.engine.scheduler.cache.stats.num_hits
     assert hits > 100 and preempted > 50 and twins > 10, (hits, preempted, twins)
+
+
+# --- policies from outside
+
+
+def fair(requests, *, max_num_batched_tokens, max_chunk, max_num_seqs):
+    """A token each in turn: asked again after a hit, it takes back what it gave before."""
+    wanted = [r for r in requests[:max_num_seqs] if r.num_uncomputed]
+    takes, left = dict.fromkeys(wanted, 0), max_num_batched_tokens
+    while left and any(takes[r] < r.num_uncomputed for r in wanted):
+        for r in wanted:
+            if left and takes[r] < r.num_uncomputed:
+                takes[r] += 1
+                left -= 1
+    return [Chunk(r.id, r.num_computed, r.num_computed + take) for r, take in takes.items() if take]
+
+
+def _in_order_of(key):
+    def plan(requests, *, max_num_batched_tokens, max_chunk, max_num_seqs):
+        chunks, left = [], max_num_batched_tokens
+        for r in sorted(requests, key=key):
+            take = min(r.num_uncomputed, left)
+            if take and len(chunks) < max_num_seqs:
+                chunks.append(Chunk(r.id, r.num_computed, r.num_computed + take))
+                left -= take
+        return chunks
+
+    return plan
+
+
+POLICIES = {
+    "fair": fair,
+    "shortest first": _in_order_of(lambda r: (r.num_uncomputed, r.id)),
+    "newest first": _in_order_of(lambda r: -r.id),
+    "shuffled": _in_order_of(lambda r: hash((r.id, r.num_computed, r.num_tokens))),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_any_pure_policy_keeps_the_kv_and_the_books_right(policy):
+    for seed in range(80):
+        rng = Random(seed)
+        knobs = random_knobs(rng, ("course", "vllm-0.33.0", "sglang-prefill-first"))
+        random_work(rng, Workload(knobs, plan_step=POLICIES[policy]), rng.randint(5, 40))
+
+
+# --- Ctrl-C
+
+
+def _interrupt_at(number: int):
+    """A trace function that raises KeyboardInterrupt at the number-th line of scheduler or cache, once."""
+    seen = 0
+
+    def trace(frame, event, argument):
+        nonlocal seen
+        name = frame.f_code.co_filename
+        if f"course_lib{os.sep}schedule" not in name and f"course_lib{os.sep}cache" not in name:
+            return None
+        if event == "line":
+            seen += 1
+            if seen == number:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
+@pytest.mark.parametrize("profile", ["course", "vllm-0.33.0", "sglang-prefill-first"])
+def test_a_ctrl_c_anywhere_in_scheduler_or_cache_costs_work_and_nothing_else(profile):
+    """One interrupt at every 11th line of a run with hits, a twin and a preemption; then everybody finishes right."""
+    before = sys.gettrace()
+    number, interrupted = 1, True
+    while interrupted:
+        work = Workload(Knobs(profile=profile, block_size=2, num_blocks=7, budget=8, max_chunk=3, max_num_seqs=3))
+        del work.engine.scheduler.recover  # here it may have to start all over
+        for prompt, length in (([0, 1, 2, 0, 1], 4), ([0, 1, 2, 0, 1], 3), ([0, 1, 2, 2], 5)):
+            work.add(prompt, length)
+        known, interrupted = dict(work.known), False
+        while work.engine.unfinished:
+            if not interrupted:
+                sys.settrace(_interrupt_at(number))
+            try:
+                work.engine.step()
+            except KeyboardInterrupt:
+                interrupted = True
+                number += 11
+            finally:
+                sys.settrace(before)
+            work.engine.scheduler.check()
+        for i, k in known.items():
+            assert k.request.generated == k.expected, f"request {i} after an interrupt at line {number - 11}"
+        assert work.engine.scheduler.cache.num_free == 7, f"blocks are lost by an interrupt at line {number - 11}"
+    assert number > 500

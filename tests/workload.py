@@ -6,6 +6,7 @@ recomputed from what the engine shows. A violation is an AssertionError whose me
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from oracle import Failure, OracleModel, content, extend
@@ -50,17 +51,24 @@ class Known:
 class Workload:
     """An engine over the oracle, driven by add, step, fail and abort; every step is judged.
 
-    make   builds the engine from (model, **arguments): a faulty one, for instance
+    make        builds the engine from (model, **arguments): a faulty one, for instance
+    plan_step   a policy of one's own: then the queue's order, decodes first and max_chunk are its own affair
     """
 
-    def __init__(self, knobs: Knobs, make=Engine):
+    def __init__(self, knobs: Knobs, make=Engine, plan_step=None):
         self.knobs, self.model, self.rules = knobs, OracleModel(VOCAB), PROFILES[knobs.profile]
+        self.own_policy = plan_step is not None
+        own = {"plan_step": plan_step} if self.own_policy else {}
         self.engine = make(
             self.model, num_blocks=knobs.num_blocks, block_size=knobs.block_size, profile=knobs.profile,
             max_num_batched_tokens=knobs.budget, max_chunk=knobs.max_chunk, max_num_seqs=knobs.max_num_seqs,
-            enable_prefix_caching=knobs.caching,
+            enable_prefix_caching=knobs.caching, **own,
         )  # fmt: skip
+        self.engine.scheduler.recover = self._recovered
+        self.model.watch = self._note_writers
+        self.writers: dict[int, str] = {}  # block -> salt of the request that wrote it last
         self.known: dict[int, Known] = {}  # unfinished requests
+        self.answered: list[list[int]] = []  # prompts with their answers
         self.queue: list[int] = []  # who waits, in order, as it should be
         self.running: list[int] = []  # who runs, in order of admission, as it should be
         self.filled: dict[int, tuple[str, int]] = {}  # full block -> (salt of its writer, what its last slot holds)
@@ -68,6 +76,16 @@ class Workload:
         if not self.rules.radix:
             allocator = self.engine.scheduler.cache.allocator
             allocator.allocate = self._watch(allocator.allocate)
+
+    @staticmethod
+    def _recovered():
+        raise AssertionError("after an ordinary exception the engine did not add up, and had to start all over")
+
+    def _note_writers(self, chunks) -> None:
+        for chunk in chunks:
+            salts = [k.request.salt for k in self.known.values() if k.request.block_table is chunk.block_table]
+            for block in chunk.block_table[chunk.start // self.knobs.block_size :]:
+                self.writers[block] = salts[0] if salts else "nobody's"
 
     def _watch(self, allocate):
         def watched(count):
@@ -98,6 +116,8 @@ class Workload:
         k = self.knobs
         if -(-longest // k.block_size) > k.num_blocks:
             return False
+        if self.own_policy:
+            return True
         if k.profile == "whole-prompt":
             return longest <= k.budget
         most = min(k.budget, k.max_chunk or k.budget)
@@ -117,8 +137,15 @@ class Workload:
         self._check_state()
 
     def fail(self, when: str) -> None:
-        """A step whose forward raises: nobody has advanced or got a token; who was admitted waits again."""
-        self.model.fail = when
+        """A step in which something raises: nobody has advanced or got a token; who was admitted waits again.
+
+        when   "before" or "after" the writes of the forward, or in "match", "publish" or "forget" of the prefix cache
+        """
+        prefix = getattr(self.engine.scheduler.cache, "prefix", None)
+        if when in ("before", "after"):
+            self.model.fail = when
+        elif prefix is not None:
+            setattr(prefix, when, partial(self._raise_once, prefix, when))
         tokens = {i: list(k.request.token_ids) for i, k in self.known.items()}
         before = self._look()
         try:
@@ -130,16 +157,26 @@ class Workload:
             still = [r.id for r in scheduler.running]
             assert still == self.running[: len(still)], f"{still} run after a failed step, {self.running} before"
             assert len(still) == len(self.running) or before["need"] > before["free"] or not before["all decode"]
-            self.queue = [*self.running[len(still) :], *self.queue]  # preempted before the forward
+            if not self.own_policy:
+                assert [r.id for r in scheduler.waiting][-len(self.queue) :] == self.queue or not self.queue
+            self.queue = [*self.running[len(still) :], *self.queue]  # preempted before it failed
             for i in self.running[len(still) :]:
                 self.known[i].computed = 0
             self.running = still
             self._forget_lent()
-        else:  # it planned nothing, so nothing could fail
+        else:  # what should have raised was not called
             self.model.fail = None
-            assert not record.chunks
+            assert not record.chunks or when not in ("before", "after")
             self._judge(record, before)
+        finally:
+            if prefix is not None:
+                vars(prefix).pop(when, None)
         self._check_state()
+
+    @staticmethod
+    def _raise_once(prefix, name, *arguments):
+        delattr(prefix, name)
+        raise Failure
 
     def step(self):
         before = self._look()
@@ -183,14 +220,15 @@ class Workload:
         assert record.num_tokens <= k.budget, f"{record.num_tokens} tokens in a step of {k.budget}"
         assert len(chunks) == len(record.chunks) <= k.max_num_seqs, f"{len(record.chunks)} chunks"
         assert record.num_running <= k.max_num_seqs, f"{record.num_running} run"
-        capped = k.max_chunk and k.profile not in ("whole-prompt", "sarathi")
+        capped = k.max_chunk and k.profile not in ("whole-prompt", "sarathi") and not self.own_policy
         if capped and not (before["alone"] and self.rules.lone_ignores_cap):
             assert all(b - a <= k.max_chunk for a, b in chunks.values()), f"a chunk over max_chunk: {chunks}"
         self._judge_preemptions(record, before)
         self._judge_admissions(record, sampled)
         prompts = [i for i in chunks if i not in before["decodes"]]
         skipped = [i for i in before["decodes"] if i not in chunks and i not in record.preempted]
-        assert not skipped or (k.profile == "sglang-prefill-first" and prompts), f"decodes {skipped} were skipped"
+        may_skip = self.own_policy or (k.profile == "sglang-prefill-first" and prompts)
+        assert not skipped or may_skip, f"decodes {skipped} were skipped"
         for i, (start, stop) in chunks.items():
             known = self.known[i]
             assert start == known.computed < stop, f"request {i}: chunk {start, stop} with {known.computed} computed"
@@ -206,6 +244,7 @@ class Workload:
         for i in record.finished:
             known = self.known.pop(i)
             self.running.remove(i)
+            self.answered.append(known.request.token_ids)
             assert known.request.generated == known.expected, f"request {i} stopped early: {known.request.generated}"
 
     def _judge_preemptions(self, record, before: dict) -> None:
@@ -222,12 +261,13 @@ class Workload:
     def _judge_admissions(self, record, sampled: dict) -> None:
         hits, k = dict(record.hits), self.knobs
         assert not (hits and record.preempted), "admitted somebody in a step that preempted"
-        assert list(hits) == self.queue[: len(hits)], f"admitted {list(hits)}, but the queue is {self.queue}"
+        in_order = list(hits) == self.queue[: len(hits)]
+        assert in_order or self.own_policy, f"admitted {list(hits)}, but the queue is {self.queue}"
         for i, hit in hits.items():
             self.queue.remove(i)
             self.running.append(i)
             self.known[i].computed = hit
-        if hits and not record.finished and self.rules.room != "first chunk":
+        if hits and not record.finished and self.rules.room != "first chunk" and not self.own_policy:
             last = self.known[list(hits)[-1]].request
             wanted = -(-(last.num_tokens - (last.id in sampled)) // k.block_size)
             room = len(last.block_table) + record.free_blocks
@@ -251,7 +291,7 @@ class Workload:
             most = (request.num_tokens - (i in sampled) - 1) // size * size
             assert hit <= most, f"a hit of {hit} tokens leaves request {i} nothing to compute"
             for block in tables[i][: hit // size] if i in tables else ():
-                salt = self.filled[block][0]
+                salt = self.writers[block]
                 assert salt == request.salt, f"request {i} of salt {request.salt!r} hit a block of salt {salt!r}"
             least = 0
             while least < most and (request.salt, content(request.token_ids[: least + size])) in there:
@@ -302,7 +342,8 @@ def random_work(rng: Random, work: Workload, operations: int) -> None:
     for _ in range(operations):
         kind = rng.random()
         if kind < 0.35:
-            shared, own = rng.choice(families)[: rng.randint(0, 12)], rng.randint(0, 4)
+            begin = work.answered[-3:] if work.answered and rng.random() < 0.3 else families  # a chat goes on
+            shared, own = rng.choice(begin)[: rng.randint(0, 14)], rng.randint(0, 4)
             work.add(
                 [*shared, *(rng.randrange(VOCAB) for _ in range(own))] or [0], max_tokens=rng.randint(1, 6),
                 temperature=rng.choice((0.0, 0.0, 1.0)), seed=rng.randrange(3), salt=rng.choice(("", "", "", "a")),
@@ -311,7 +352,10 @@ def random_work(rng: Random, work: Workload, operations: int) -> None:
         elif kind < 0.40 and work.known:
             work.abort(rng.choice(sorted(work.known)))
         elif kind < 0.45:
-            work.fail(rng.choice(("before", "after")))
+            work.fail(rng.choice(("before", "after", "match", "publish", "forget")))
         else:
             work.step()
     work.drain()
+    for tokens in reversed(work.answered[-3:]):  # the chats go on: what they left is still there, and is found
+        work.add([*tokens, 0])
+        work.drain()

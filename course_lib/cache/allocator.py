@@ -2,6 +2,7 @@
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Protocol
 
 
@@ -50,11 +51,14 @@ class BlockAllocator:
             raise ValueError(f"cannot allocate {count} blocks; ask for 0 or more.")
         if count > len(self._free):
             return None
-        blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
+        blocks = list(islice(self._free, count))
+        if self.findable is not None:
+            for block in blocks:
+                if block in self.findable:
+                    self.findable.forget(block)  # evicted: its content is about to be overwritten
         for block in blocks:
+            del self._free[block]
             self.refs[block] = 1
-            if self.findable is not None and block in self.findable:
-                self.findable.forget(block)  # evicted: its content is about to be overwritten
         return blocks
 
     def touch(self, blocks: Sequence[int]) -> None:

@@ -12,7 +12,7 @@ from course_lib.cache.prefix import PrefixCache, extend_hashes
 
 @dataclass
 class HitStats:
-    """Counted at each admission that looked its prompt up, those after a preemption included."""
+    """Counted for each admission that looked its prompt up, when its step commits; those after a preemption too."""
 
     num_lookups: int = 0
     num_hits: int = 0  # lookups that found at least one block
@@ -85,7 +85,12 @@ class CacheManager:
         if max(new, self.blocks_for(room_for) - have) + revived > self.allocator.num_free:
             return False
         self.allocator.touch(hit)
-        request.block_table += [*hit, *self.allocator.allocate(new)]
+        try:
+            blocks = self.allocator.allocate(new)
+        except BaseException:
+            self.allocator.release(hit)
+            raise
+        request.block_table += [*hit, *blocks]
         return True
 
     def publish(self, request, start: int, stop: int) -> None:
@@ -109,6 +114,19 @@ class CacheManager:
         """Give all blocks of the request back; those that are published stay findable until they are lent again."""
         self.allocator.release(request.block_table)
         request.block_table = []
+
+    def count(self, request) -> None:
+        """Count the look-up of a request that was admitted."""
+        if self.prefix is not None and request.read_cache:
+            self.stats.count(request.num_tokens, request.num_cached)
+
+    def reset(self) -> None:
+        """Forget everything, whatever state it was left in: all blocks are free, nothing is found."""
+        blocks = range(1, self.num_blocks + 1)
+        for block in blocks if self.prefix is not None else ():
+            if block in self.prefix:
+                self.prefix.forget(block)
+        self.allocator = BlockAllocator(self.num_blocks, self.prefix, uncached_first=self.allocator.uncached_first)
 
     def check(self, requests: Iterable) -> None:
         """Assert the bookkeeping of allocator and prefix cache, given all requests that hold blocks."""

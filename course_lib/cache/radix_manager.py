@@ -56,6 +56,8 @@ class RadixManager:
 
     def publish(self, request, start: int, stop: int) -> None:
         """Put the full blocks of tokens [0, stop) into the tree; copies of what it has already become free."""
+        if start // self.block_size == stop // self.block_size:
+            return
         tokens = request.token_ids[: stop // self.block_size * self.block_size]
         self.tree.insert(tokens, request.block_table, request.keys)
         cached = self.tree.match(tokens, request.keys)
@@ -73,6 +75,17 @@ class RadixManager:
             private = request.block_table[self._unlock(request) :]
             self._free.extend(reversed(private))
         request.block_table = []
+
+    def count(self, request) -> None:
+        """Count the look-up of a request that was admitted."""
+        if request.read_cache:
+            self.stats.count(request.num_tokens, request.num_cached)
+
+    def reset(self) -> None:
+        """Forget everything, whatever state it was left in: all blocks are free, nothing is found."""
+        self.tree = RadixTree(self.block_size)
+        self._free = deque(range(1, self.num_blocks + 1))
+        self._locked = {}
 
     def _unlock(self, request) -> int:
         node, num_blocks = self._locked.pop(request.id)

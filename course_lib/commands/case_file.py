@@ -6,6 +6,8 @@ from pathlib import Path
 
 from course_lib.cli import UserError
 
+MOST = 1_000_000  # of blocks, of tokens in a run: beyond any recorded case, and small enough to replay
+
 
 class _Malformed(Exception):
     pass
@@ -18,7 +20,7 @@ def read_cases(path: Path) -> list[dict]:
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, a number too long to read, too deep
         raise UserError(f"{path} is not a JSON file: {error}") from None
     cases = data.get("cases") if isinstance(data, dict) else None
     if not isinstance(cases, list) or not cases:
@@ -32,10 +34,13 @@ def read_cases(path: Path) -> list[dict]:
             if name in seen:
                 raise _Malformed("another case has the same id")
             kind = case.get("kind")
-            if kind not in KINDS:
+            if not isinstance(kind, str) or kind not in KINDS:
                 raise _Malformed(f"kind {kind!r} is unknown; there are {', '.join(KINDS)}")
             expected = _field(case, "expected", dict)
             _field(expected, "system", str, "expected.")
+            _field({"also_identical": [], **case}, "also_identical", list)
+            for run in _field({"differs": {}, **case}, "differs", dict).values():
+                _is(run, dict, "differs")
             KINDS[kind](case, expected)
         except _Malformed as error:
             raise UserError(f"{path}, case {name or number}: {error}.") from None
@@ -46,7 +51,7 @@ def read_cases(path: Path) -> list[dict]:
 def _schedule(case: dict, expected: dict) -> None:
     config = _field(case, "config", dict)
     for key, least in (("block_size", 1), ("usable_blocks", 1), ("budget", 1), ("cap", 0), ("max_num_seqs", 1)):
-        _whole(config.get(key), least, f"config.{key}")
+        _whole(config.get(key), least, f"config.{key}", MOST)
     _field(config, "caching", bool, "config.")
     names = set()
     for i, request in enumerate(_each(case, "requests")):
@@ -54,18 +59,22 @@ def _schedule(case: dict, expected: dict) -> None:
         names.add(_field(request, "id", str, where))
         _whole(request.get("arrival_step"), 0, f"{where}arrival_step")
         _whole(request.get("max_tokens"), 1, f"{where}max_tokens")
+        _field({"salt": "", **request}, "salt", str, where)
+        logprobs = request.get("prompt_logprobs")
+        if logprobs is not None and type(logprobs) not in (bool, int):
+            raise _Malformed(f"{where}prompt_logprobs should be a number, not {json.dumps(logprobs)[:40]}")
         runs = _field(request, "prompt", list, where)
         for run in runs:
             if not (isinstance(run, list) and len(run) == 2):
                 raise _Malformed(f"{where}prompt: {run!r} is not a run [first token, number of tokens]")
-            _whole(run[0], 0, f"{where}prompt, first token")
-            _whole(run[1], 1, f"{where}prompt, number of tokens")
+            _whole(run[0], 0, f"{where}prompt, first token", 2**31)
+            _whole(run[1], 1, f"{where}prompt, number of tokens", MOST)
         if not runs:
             raise _Malformed(f"{where}prompt has no tokens")
     if len(names) < len(case["requests"]):
         raise _Malformed("two requests have the same id")
     _field(expected, "steps", list, "expected.")
-    for record in [expected, *_other_runs(case)]:
+    for record in [expected, *case.get("differs", {}).values()]:
         _steps(record, names)
 
 
@@ -74,11 +83,11 @@ def _steps(record: dict, names: set[str]) -> None:
         for number, step in enumerate(_each(record, "steps", "expected.")):
             for chunk in _field(step, "slices", list, f"steps[{number}]."):
                 good = isinstance(chunk, list) and len(chunk) == 3 and all(type(x) is int for x in chunk[1:])
-                if not good or chunk[0] not in names:
+                if not good or not isinstance(chunk[0], str) or chunk[0] not in names:
                     raise _Malformed(f"steps[{number}]: {chunk!r} is not a slice [request, start, end)")
             for key in ("sampled", "preempted"):
                 for name in _field({key: [], **step}, key, list, f"steps[{number}]."):
-                    if name not in names:
+                    if not isinstance(name, str) or name not in names:
                         raise _Malformed(f"steps[{number}].{key}: there is no request {name!r}")
     for key in ("first_slice_start", "end"):
         _field({key: {}, **record}, key, dict, "expected.")
@@ -88,27 +97,20 @@ def _steps(record: dict, names: set[str]) -> None:
             _field(end, key, kind, "expected.end.")
 
 
-def _other_runs(case: dict) -> list[dict]:
-    runs = list(_field({"differs": {}, **case}, "differs", dict).values())
-    for run in runs:
-        _is(run, dict, "differs")
-    return runs
-
-
 def _trtllm_chunk(case: dict, expected: dict) -> None:
     given = _field(case, "input", dict)
-    _whole(given.get("chunk_unit"), 1, "input.chunk_unit")
+    _whole(given.get("chunk_unit"), 1, "input.chunk_unit", MOST)
     for key in ("ctx_token_capacity", "max_context_length"):
         if given.get(key) is not None:
-            _whole(given[key], 1, f"input.{key}")
+            _whole(given[key], 1, f"input.{key}", MOST)
     if "prompt_lengths" in given:
         for length in _field(given, "prompt_lengths", list, "input."):
-            _whole(length, 1, "input.prompt_lengths")
+            _whole(length, 1, "input.prompt_lengths", MOST)
         if not {"FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS"} & expected.keys():
             raise _Malformed("expected has neither FIRST_COME_FIRST_SERVED nor EQUAL_PROGRESS")
     else:
-        _whole(given.get("start"), 0, "input.start")
-        _whole(given.get("end"), 1, "input.end")
+        _whole(given.get("start"), 0, "input.start", MOST)
+        _whole(given.get("end"), given["start"] + 1, "input.end", MOST)
         _field(expected, "slices", list, "expected.")
 
 
@@ -133,6 +135,6 @@ def _each(holder: dict, key: str, where: str = "") -> list[dict]:
     return entries
 
 
-def _whole(value, least: int, where: str) -> None:
-    if type(value) is not int or value < least:
-        raise _Malformed(f"{where} should be a whole number of at least {least}, not {json.dumps(value)[:40]}")
+def _whole(value, least: int, where: str, most: int = 2**63 - 1) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise _Malformed(f"{where} should be a whole number from {least} to {most}, not {json.dumps(value)[:40]}")

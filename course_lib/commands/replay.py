@@ -64,13 +64,22 @@ def main(argv: Sequence[str]) -> int:
         passed.append(case["id"])
         if note:
             notes.append({"id": case["id"], "note": note})
+    if not passed and not failed:
+        raise UserError(f"none of the {len(notes)} cases in {args.cases} has a record of {args.system}.")
     if args.json:
         print(json.dumps({"passed": passed, "failed": failed, "notes": notes}, indent=1))
     else:
-        print("".join(f"{entry['id']} differs: {entry['why']}\n\n" for entry in failed), end="")
-        print("".join(f"{entry['id']}: {entry['note']}\n" for entry in notes), end="")
+        for entry in failed:
+            print(f"{_plain(entry['id'])} differs: {entry['why']}\n")
+        for entry in notes:
+            print(f"{_plain(entry['id'])}: {entry['note']}")
         print(f"{len(passed)} passed, {len(failed)} failed")
-    return 1 if failed or not passed else 0
+    return 1 if failed else 0
+
+
+def _plain(name: str) -> str:
+    """A case's id on any terminal: a lone surrogate in it cannot be printed."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _record(case: dict, system: str | None) -> dict | None:

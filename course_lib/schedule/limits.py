@@ -1,11 +1,12 @@
-"""What the scheduler refuses, with the reason: knobs, plans and requests that cannot work."""
+"""What the scheduler refuses, with the reason: knobs, pieces, plans and requests that cannot work."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from operator import index
 
 from course_lib.schedule.request import Chunk, Request
 
 
-def expect_budget(max_num_batched_tokens: int, max_chunk: int, max_num_seqs: int) -> None:
+def expect_knobs(max_num_batched_tokens: int, max_chunk: int, max_num_seqs: int) -> None:
     """ValueError for knobs that no schedule can honour."""
     if not 1 <= max_num_seqs <= max_num_batched_tokens:
         raise ValueError(
@@ -16,15 +17,27 @@ def expect_budget(max_num_batched_tokens: int, max_chunk: int, max_num_seqs: int
         raise ValueError(f"max_chunk={max_chunk}; give the most tokens of one request in a step, or 0 for no cap.")
 
 
-def expect_plan(
-    plan: Sequence[Chunk], requests: Mapping[int, Request], max_num_batched_tokens: int, max_num_seqs: int
-) -> None:
-    """ValueError for a plan that the engine cannot run: it names the chunk and the rule that it breaks."""
-    if not isinstance(plan, (tuple, list)) or not all(isinstance(chunk, Chunk) for chunk in plan):
-        raise ValueError(f"plan_step returned {plan!r:.80}, expected a tuple of Chunk(request_id, start, stop).")
+def expect_prefix_cache(prefix_cache, no_cache_in: str, enabled: bool) -> None:
+    """ValueError for a prefix cache that would never be asked, or could not answer."""
+    if no_cache_in or not enabled:
+        why = f"the profile {no_cache_in} has no prefix cache" if no_cache_in else "enable_prefix_caching is False"
+        raise ValueError(f"a prefix_cache was given, but {why}: it would never be asked. Leave one of them out.")
+    missing = [name for name in ("match", "publish", "forget", "__contains__") if not hasattr(prefix_cache, name)]
+    if missing or isinstance(prefix_cache, type):
+        what = f"has no {', '.join(missing)}" if missing else "is a class; give an object of it"
+        raise ValueError(f"prefix_cache {what}. See cache.prefix.PrefixCache for what is called.")
+
+
+def expect_plan(plan, requests: Mapping[int, Request], max_num_batched_tokens: int, max_num_seqs: int) -> list[Chunk]:
+    """The plan in plain integers. ValueError for one that the engine cannot run: it names the chunk and the rule."""
+    try:
+        chunks = [Chunk(index(c.request_id), index(c.start), index(c.stop)) for c in plan]
+    except (TypeError, AttributeError):
+        what = f"{plan!r:.80}, expected a tuple of Chunk(request_id, start, stop) in whole numbers"
+        raise ValueError(f"plan_step returned {what}.") from None
     planned: set[int] = set()
     total = 0
-    for chunk in plan:
+    for chunk in chunks:
         request = requests.get(chunk.request_id)
         if request is None:
             raise ValueError(f"plan_step returned {chunk}, but was not given a request {chunk.request_id}.")
@@ -47,6 +60,12 @@ def expect_plan(
             f"plan_step returned {total} tokens for {len(planned)} requests; the step may hold "
             f"max_num_batched_tokens={max_num_batched_tokens} tokens, decodes included, of max_num_seqs={max_num_seqs}."
         )
+    return chunks
+
+
+def longest(request: Request) -> int:
+    """Tokens that the request may come to hold KV of: the last one that it generates is never fed back."""
+    return request.prompt_len + request.max_tokens - 1
 
 
 def why_never(request: Request, scheduler) -> str:
@@ -56,20 +75,30 @@ def why_never(request: Request, scheduler) -> str:
     """
     if request.num_tokens < 1 or request.max_tokens < 1:
         return f"{request.num_tokens} tokens and max_tokens={request.max_tokens}; both must be at least 1."
-    cache, budget = scheduler.cache, scheduler.max_num_batched_tokens
-    longest = request.prompt_len + request.max_tokens - 1  # the last token that it generates is never fed back
-    blocks = cache.blocks_for(longest)
+    cache, budget, tokens = scheduler.cache, scheduler.max_num_batched_tokens, longest(request)
+    blocks = cache.blocks_for(tokens)
     if blocks > cache.num_blocks:
         return (
-            f"its {longest} tokens need {blocks} blocks of {cache.block_size}, and the pool has {cache.num_blocks}. "
+            f"its {tokens} tokens need {blocks} blocks of {cache.block_size}, and the pool has {cache.num_blocks}. "
             "Ask for fewer tokens, or give the pool more blocks."
         )
-    if not scheduler.chunks_prompts and longest > budget:
+    if not scheduler.chunks_prompts and tokens > budget:
         return (
-            f"without chunking, its {longest} tokens must fit into one step (the answer counts: after a preemption "
+            f"without chunking, its {tokens} tokens must fit into one step (the answer counts: after a preemption "
             f"it is recomputed), and max_num_batched_tokens is {budget}."
         )
     most = min(budget, scheduler.max_chunk or budget)
-    if scheduler.cuts_whole_blocks and most < cache.block_size and longest > most:
+    if scheduler.cuts_whole_blocks and most < cache.block_size and tokens > most:
         return f"a chunk of at most {most} tokens holds no whole block of {cache.block_size}, and is cut down to 0."
     return ""
+
+
+def room_for(request: Request, scheduler) -> int:
+    """Tokens that must have room for the request to be admitted, beside its first chunk (Profile.room)."""
+    if scheduler.profile.room == "first chunk":
+        return 0
+    if scheduler.profile.room == "whole prompt":
+        return request.num_tokens  # what it generated before a preemption included
+    blocks_for = scheduler.cache.blocks_for
+    promised = sum(blocks_for(longest(r)) - len(r.block_table) for r in scheduler.running)
+    return (blocks_for(longest(request)) + promised) * scheduler.cache.block_size

@@ -8,6 +8,7 @@ from course_lib.cache.manager import CacheManager
 from course_lib.cache.prefix import PrefixCache
 from course_lib.cache.radix_manager import RadixManager
 from course_lib.schedule import policies
+from course_lib.schedule.limits import expect_prefix_cache
 from course_lib.schedule.plan import plan_step
 
 
@@ -21,6 +22,7 @@ class Profile:
                       twin admitted later in the same step hits it
     room              what must fit for a request to be admitted: its "first chunk", its "whole prompt", or
                       "whole request" (prompt and all it may generate, and what the running ones may still need)
+    shares_evenly     the policy divides a step among all who wait, so it is shown as many as there are seats for
     lone_ignores_cap  the only request there is may exceed max_chunk
     uncached_first    order of freed blocks (BlockAllocator)
     radix             prefixes are kept in a radix tree instead of a hash table
@@ -33,6 +35,7 @@ class Profile:
     whole_blocks: bool = False
     publish: str = "commit"
     room: str = "whole prompt"
+    shares_evenly: bool = False
     lone_ignores_cap: bool = False
     uncached_first: bool = True
     radix: bool = False
@@ -43,7 +46,13 @@ class Profile:
         return partial(self.plan, block_size=block_size) if self.whole_blocks else self.plan
 
     def new_cache(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = True, prefix_cache=None):
-        """An empty cache as this server keeps it. prefix_cache: an object of your own with PrefixCache's methods."""
+        """An empty cache as this server keeps it.
+
+        prefix_cache   an object of your own with PrefixCache's methods, in place of the hash table or the radix tree.
+                       ValueError if a method is missing, or if there would be no use for it
+        """
+        if prefix_cache is not None:
+            expect_prefix_cache(prefix_cache, self.name if not self.caches_prefixes else "", enable_prefix_caching)
         if not (enable_prefix_caching and self.caches_prefixes):
             return CacheManager(num_blocks, block_size, None)
         if self.radix and prefix_cache is None:
@@ -111,6 +120,7 @@ PROFILES: dict[str, Profile] = {
             name="tensorrt-llm-equal-progress",
             about="TensorRT-LLM with EQUAL_PROGRESS: prompts grow a block each in turn",
             plan=partial(policies.plan_whole_blocks, equal_progress=True),
+            shares_evenly=True,
             whole_blocks=True,
             room="whole request",
         ),
