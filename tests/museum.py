@@ -366,10 +366,6 @@ def _no_chunking(scheduler):
     scheduler.plan_step = plan_whole_prompt
 
 
-def _negative_chunks(scheduler):
-    scheduler.plan_step = _negative_chunk
-
-
 def _accept_stuck(scheduler):
     scheduler.refuse_stuck = False
 
@@ -496,7 +492,7 @@ FAULTS: dict[str, Fault] = {
     "37": Fault("vllm#28558", "a victim keeps its place in the step", "list index out of range",
                 engine_with(builder=VictimStaysPlanned)),
     "38": Fault("sarathi-serve", "a chunk of negative length", "at least one token",
-                engine_with(patch=_negative_chunks), knobs=MANY_DECODES),
+                engine_with(plan_step=_negative_chunk), knobs=MANY_DECODES),
     "39": Fault("sarathi-serve", "a whole free block per decode", "preempted with . blocks free",
                 engine_with(cache=WholeBlockPerDecode)),
     "40": Fault("sglang S12, TensorRT-LLM T02", "block > chunk is accepted", "can never be served, and were accepted",

@@ -81,6 +81,8 @@ class CacheManager:
         """
         have = len(request.block_table) + len(hit)
         new = max(self.blocks_for(stop) - have, 0)
+        if not (new or hit or room_for):
+            return True  # most decodes
         revived = sum(self.allocator.is_free(block) for block in hit)  # leave the free list, so count as used
         if max(new, self.blocks_for(room_for) - have) + revived > self.allocator.num_free:
             return False
@@ -95,9 +97,9 @@ class CacheManager:
 
     def publish(self, request, start: int, stop: int) -> None:
         """Make the blocks findable that are full once tokens [start, stop) are computed."""
-        if self.prefix is None:
-            return
         blocks = self._filled(start, stop)
+        if self.prefix is None or not blocks:
+            return
         hashes = self._hashes(request, blocks.stop)
         for block in blocks:
             self.prefix.publish(hashes[block], request.block_table[block])

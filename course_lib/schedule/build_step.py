@@ -61,7 +61,8 @@ class StepBuilder:
                 max_chunk=0 if alone else s.max_chunk,
                 max_num_seqs=s.max_num_seqs,
             )
-            plan = expect_plan(wanted, requests, s.max_num_batched_tokens, s.max_num_seqs)
+            if s.own_policy:
+                wanted = expect_plan(wanted, requests, s.max_num_batched_tokens, s.max_num_seqs)
         finally:
             changed = [r.id for r, before in computed if r.num_computed != before]
             for r, before in computed:
@@ -69,7 +70,7 @@ class StepBuilder:
             if changed:
                 raise ValueError(f"plan_step changed num_computed of {changed}: it plans, and commit advances.")
         came = {r.id for r in self._offered}
-        return sorted(plan, key=lambda chunk: chunk.request_id in came)  # who runs already has the first claim
+        return sorted(wanted, key=lambda chunk: chunk.request_id in came)  # who runs already has the first claim
 
     def _offer(self) -> list[Request]:
         """Those of the queue whom the policy may let in, with what they find in the cache counted as computed."""

@@ -48,7 +48,7 @@ def busy_scheduler(profile: str) -> Scheduler:
     cache = rules.new_cache(RUNNING * (PROMPT // 16 + 8) + 1000, 16)
     scheduler = Scheduler(cache, rules, max_num_batched_tokens=8192, max_num_seqs=RUNNING)
     for number in range(RUNNING + WAITING):
-        scheduler.add(Request(number, [number % 1000 + i for i in range(PROMPT)], max_tokens=10_000))
+        scheduler.add(Request(number, [number % 1000 + i for i in range(PROMPT)], max_tokens=100))
     while len(scheduler.running) < RUNNING or any(not r.decoding for r in scheduler.running):
         advance(scheduler)
     return scheduler
@@ -84,7 +84,7 @@ def planning() -> list[dict]:
                 ),
                 "textbook plan": lambda e=everybody: textbook_plan(e, 8192),
             },
-            rounds=20,
+            rounds=10,
         )
         for name, seconds in times.items():
             rows.append(
