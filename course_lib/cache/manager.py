@@ -124,10 +124,12 @@ class CacheManager:
 
     def reset(self) -> None:
         """Forget everything, whatever state it was left in: all blocks are free, nothing is found."""
-        blocks = range(1, self.num_blocks + 1)
-        for block in blocks if self.prefix is not None else ():
-            if block in self.prefix:
-                self.prefix.forget(block)
+        if isinstance(self.prefix, PrefixCache):
+            self.prefix.clear()
+        elif self.prefix is not None:
+            for block in range(1, self.num_blocks + 1):
+                if block in self.prefix:
+                    self.prefix.forget(block)
         self.allocator = BlockAllocator(self.num_blocks, self.prefix, uncached_first=self.allocator.uncached_first)
 
     def check(self, requests: Iterable) -> None:

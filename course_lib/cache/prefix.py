@@ -80,6 +80,10 @@ class PrefixCache:
         if not blocks:
             del self._blocks[value]
 
+    def clear(self) -> None:
+        """Forget every block."""
+        self._blocks, self._hashes = {}, {}
+
     def check(self) -> None:
         """Assert that both directions of the table agree."""
         pairs = sorted((block, value) for value, blocks in self._blocks.items() for block in blocks)

@@ -94,8 +94,8 @@ class Scheduler:
         step = self._planned = Step(self._num_steps)
         try:
             self.builder(self, step).build()
-        except BaseException:
-            self.undo(step)
+        except BaseException as error:
+            self.abandon(trust=isinstance(error, Exception))
             raise
         return step
 
