@@ -43,19 +43,21 @@ def perform(
     *,
     callbacks: Mapping[str, Callable[[Callback], Callable]] | None = None,
     library: Sequence[str] = (),
+    driver: Callable | None = None,
 ) -> tuple[list[Outcome], str]:
-    """Call fn(*args) for each call, with copies of the arguments. Returns the outcomes, and the "module:name" from
-    `library` that fn is or calls, or "".
+    """Call fn(*args), or driver(fn, *args), for each call, with copies of the arguments. Returns the outcomes, and the
+    "module:name" from `library` that fn is or calls, or "".
 
     Nothing that fn prints or warns reaches the screen: the first characters are kept in the outcome.
     KeyboardInterrupt passes through.
     """
-    forbidden = {_code_of(name): name for name in library}
+    forbidden = {code: name for name in library for code in _library_codes(name)}
     used = next((forbidden[c] for c in _codes(fn) if c in forbidden), "")
     outcomes: list[Outcome] = []
     if not used:
         with _watch(forbidden) as seen:
-            outcomes = [_one_call(fn, call, callbacks or {}) for call in calls]
+            run = functools.partial(driver, fn) if driver else fn
+            outcomes = [_one_call(run, call, callbacks or {}) for call in calls]
         used = seen[0] if seen else ""
     return outcomes, used
 
@@ -184,9 +186,12 @@ def _codes(fn: Any) -> Iterator[types.CodeType]:
             return
 
 
-def _code_of(name: str) -> types.CodeType:
-    module, _, function = name.partition(":")
-    return getattr(importlib.import_module(module), function).__code__
+def _library_codes(name: str) -> list[types.CodeType]:
+    """The code of a function of ours, or of the methods of a class."""
+    module, _, attribute = name.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    functions = [found] if not isinstance(found, type) else [f for f in vars(found).values() if inspect.isfunction(f)]
+    return [function.__code__ for function in functions]
 
 
 def _line_of(error: BaseException) -> str:

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from autograder.include import answer_of
+from autograder.questions import ASSET, questions_of
 from autograder.source import REGION, Cell, Lesson, problem, read_lessons
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,7 +38,7 @@ def build(root: Path = ROOT, *, check: bool = False) -> int:
     for name in () if check else stale:
         (root / name).unlink()
     if not changed and not stale:
-        print(f"{len(wanted) - 1} notebooks and {INDEX} are up to date")
+        print(f"{len(wanted) - 2} notebooks, {INDEX} and {ASSET} are up to date")
     return 0
 
 
@@ -46,7 +47,7 @@ def generated_files(root: Path) -> dict[str, str]:
     lessons = read_lessons(root)
     files = {f"notebooks/{lesson.stem}.ipynb": dump(learner_notebook(lesson, root)) for lesson in lessons}
     index = [entry for lesson in lessons for entry in _index_entries(lesson)]
-    return files | {INDEX: dump(index)}
+    return files | {INDEX: dump(index), ASSET: dump(questions_of(lessons, root))}
 
 
 def learner_notebook(lesson: Lesson, root: Path) -> dict:

@@ -4,6 +4,7 @@ from autograder import check
 check.chunk_attention_mask(chunk_attention_mask)                   # all groups
 check.chunk_attention_mask(chunk_attention_mask, group="values")   # one of them
 check.names()                                                      # what can be checked
+check.progress()                                                   # what is done, and what is next
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from autograder.answers import perform
 from autograder.compare import judge
 from autograder.exercise import Exercise, Group, Verdict
 from autograder.exercises import EXERCISES
+from course_lib import progress as _progress
 
 PUBLIC_SEED = 2  # of the cases that everybody sees; a graded check passes a seed of its own
 
@@ -28,7 +30,7 @@ class CheckFailed(AssertionError):
 def evaluate(exercise: Exercise, group: Group, fn: Callable, seed: int = PUBLIC_SEED) -> Verdict:
     """The verdict on fn in one group, with the cases that `seed` (any int of at least 0) chooses."""
     calls = group.cases(seed)
-    outcomes, used = perform(fn, calls, callbacks=exercise.callbacks, library=exercise.library)
+    outcomes, used = perform(fn, calls, callbacks=exercise.callbacks, library=exercise.library, driver=exercise.driver)
     if used:
         name = used.replace(":", ".")
         return Verdict(
@@ -37,6 +39,11 @@ def evaluate(exercise: Exercise, group: Group, fn: Callable, seed: int = PUBLIC_
             which="Write the rule yourself: the docstring says what it must do.",
         )
     return judge(exercise, group, calls, outcomes)
+
+
+def progress() -> None:
+    """Print what is done, and what is next (also: python -m course_lib progress)."""
+    print(_progress.report())
 
 
 def names() -> list[str]:
@@ -54,6 +61,9 @@ def _check(exercise: Exercise, fn: Callable, group: str | None, seed: int | None
     verdicts = {g.name: evaluate(exercise, g, fn, PUBLIC_SEED if seed is None else seed) for g in groups}
     passed = [f"{name} ({v.count})" for name, v in verdicts.items() if v.passed]
     failed = [name for name, v in verdicts.items() if not v.passed]
+    for name, verdict in verdicts.items():
+        if verdict.passed:
+            _progress.record_check(f"{exercise.name}__{name}")
     title = f"Exercise {exercise.number} {exercise.name}"
     if not failed:
         print(f"{title}: {' and '.join(passed)} {'passes' if len(passed) == 1 else 'pass'}.")
@@ -87,4 +97,4 @@ def __getattr__(name: str) -> Callable:
 
 
 def __dir__() -> list[str]:
-    return [*_FRONT, "CheckFailed", "names"]
+    return [*_FRONT, "CheckFailed", "names", "progress"]

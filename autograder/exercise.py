@@ -28,7 +28,10 @@ class Callback:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the answer, answer(*args). `facts` is for the judge alone and is never sent with the call."""
+    """One call of the answer: answer(*args), or driver(answer, *args) where its exercise has a driver.
+
+    `facts` is for the judge alone and is never sent with the call.
+    """
 
     args: tuple
     label: str  # how a message writes the call: "chunk_attention_mask(3, 5)"
@@ -100,7 +103,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class WrongAnswer:
-    """A mistake that people make, kept: the text of a whole function, and what to say to whoever made it.
+    """A mistake that people make, kept: the text of a whole answer, and what to say to whoever made it.
 
     alike   share of the returned numbers that must be equal in every bit for an answer to count as this one
     """
@@ -114,7 +117,7 @@ class WrongAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exercise:
-    """One function that the learner writes.
+    """One function, or class, that the learner writes.
 
     notebook        stem of the notebook, "02_mask"
     mode            "equal" (integers, booleans), "kernel" (own one pass against own chunks, and a float64 oracle),
@@ -123,8 +126,10 @@ class Exercise:
     right_answers   sources of answers that differ in how they are written and must earn everything
     reread          where the lesson explains it
     imports         what the answer may use without importing it
-    library         functions of ours that are no answer, as "module:name"
+    library         functions and classes of ours that are no answer, as "module:name"
     callbacks       makers of the functions that a Callback stands for
+    driver          driver(answer, *args) -> plain value: what a call does with an answer that is a class, or that takes
+                    or returns objects. It runs beside the answer, so it judges nothing and knows no secret.
     """
 
     name: str
@@ -140,6 +145,7 @@ class Exercise:
     imports: str = "import numpy as np"
     library: tuple[str, ...] = ()
     callbacks: Mapping[str, Callable[[Callback], Callable]] = field(default_factory=dict)
+    driver: Callable | None = None
 
     def group(self, name: str) -> Group:
         """The group of that name; ValueError lists the names there are."""
@@ -149,7 +155,7 @@ class Exercise:
         raise ValueError(f"{self.name} has no group {name!r}; it has {', '.join(g.name for g in self.groups)}.")
 
     def compile(self, source: str) -> Callable:
-        """The function that `source` (one of our kept answers) defines, in a namespace of its own."""
+        """The function or class that `source` (one of our kept answers) defines, in a namespace of its own."""
         namespace: dict[str, Any] = {"__name__": f"kept answer to {self.name}"}
         exec(compile(self.imports, f"<imports of {self.name}>", "exec"), namespace)
         exec(compile(source, f"<kept answer to {self.name}>", "exec"), namespace)

@@ -19,6 +19,7 @@ COMMANDS = {
     "diff": ("course_lib.commands.diff", "where two saved KV caches part, and the likely cause"),
     "replay": ("course_lib.commands.replay", "our planner and cache against recorded decisions of real servers"),
     "walkthrough": ("course_lib.walkthrough", "one long prompt with a cached prefix, iteration by iteration"),
+    "progress": ("course_lib.progress", "which exercises and questions are done, and what is next"),
     "doctor": ("course_lib.doctor", "what is installed and what is wrong; repairs a notebook"),
 }
 

@@ -14,12 +14,14 @@
 # requests, and then the attention that uses it. At the end a cut prompt leaves the same KV cache as an uncut one,
 # in every bit.
 #
-# About 50 minutes. NumPy is enough; the pictures use matplotlib. Positions count from 0.
+# About an hour. NumPy is enough; the pictures use matplotlib. Positions count from 0.
 #
-# The words that the notebook builds on: a language model reads *tokens*, numbers that stand for pieces of text. In each of
-# its *layers* every token gets three vectors: a *query*, a *key* and a *value*. *Attention* compares a token's query with the
-# keys of the tokens that it may see, and gives it a mean of their values, weighted by how well the keys fit. From that
-# the next layer is made. Keys (K) and values (V) are kept in the *KV cache*, because later tokens need them again. The
+# The words that the notebook builds on: a language model reads *tokens*, numbers that stand for pieces of text. It turns each
+# token into a list of numbers, its *vector*, and sends the vector through its *layers*, one after another. In a layer three
+# matrix products make a *query*, a *key* and a *value* from the vector; the matrices hold the model's *weights*, numbers that
+# training has fixed. *Attention* compares a token's query with the keys of the tokens that it may see, and takes a mean of
+# their values, in which a key that fits better counts more. The result changes the token's vector, and the changed vector
+# goes into the next layer. Keys (K) and values (V) are kept in the *KV cache*, because later tokens need them again. The
 # last layer gives the *logits*, a score for each possible next token. To compute a prompt's tokens is called *prefill*.
 
 # %% id="setup"
@@ -44,6 +46,9 @@ from course_lib.weights import SEEDED, seeded_model
 # Until November 2023, Meta's own code for Llama could go on from a KV cache by one token at a time only. Given a second
 # chunk of several tokens it stopped with an error (meta-llama/llama, issue 899; repaired by pull request 900). Its mask
 # was a square, with a column for each *new* token. Here is the same situation: 5 tokens are cached and 3 are new.
+#
+# A *score* is a number for one query and one key: a high one says that they fit well. A key that must stay hidden gets the
+# score minus infinity; section 4 shows that its weight is then 0. The scores here are random, only their shape matters.
 
 # %% id="crash"
 chunk_len, cached_len = 3, 5
@@ -139,6 +144,9 @@ print("row 1 sees      ", [key <= queries[1] for key in keys])
 assert [key <= queries[1] for key in keys] == triangle[queries[1]].tolist()
 
 # %% [markdown] id="mask-exercise"
+# (torch's `scaled_dot_product_attention(is_causal=True)` draws its triangle from the top left, torch 2.13: right for one pass,
+# wrong for a chunk behind a cache.)
+#
 # You may think that a chunk's mask depends on the chunk alone, since every chunk is causal in itself. But its rows are
 # rows 5, 6 and 7 of the big triangle, and not rows 0, 1 and 2. What is cached moves the diagonal.
 #
@@ -146,6 +154,27 @@ assert [key <= queries[1] for key in keys] == triangle[queries[1]].tolist()
 #
 # 8 minutes, difficulty 1 of 5, about three lines. For any `chunk_len` and `cached_len`. In NumPy, `a[:, None]` makes a
 # column of `a`, and comparing a column with a row gives a table of all pairs. Loops are fine too.
+
+# %% [markdown] id="mask-hints"
+# <details><summary>Hint 1: a direction</summary>
+#
+# The worked example already has the two lists that you need: where each query stands and where each key stands. The mask is one
+# comparison of every query with every key.
+#
+# </details>
+#
+# <details><summary>Hint 2: the step that is usually missed</summary>
+#
+# A query in row i stands at position `cached_len + i`, not at position i. The keys stand at 0 to `cached_len + chunk_len - 1`.
+#
+# </details>
+#
+# <details><summary>Hint 3: nearly the code</summary>
+#
+# With `queries` and `keys` as two `np.arange`s, `keys[None, :]` is a row and `queries[:, None]` is a column. Which of `<`, `<=`, `>=`
+# says "does not stand behind"?
+#
+# </details>
 
 # %% id="mask-solution" exercise="2.1" solution="chunk_attention_mask" minutes=8 difficulty=1
 # include course_lib.masks:chunk_attention_mask
@@ -161,6 +190,9 @@ check.chunk_attention_mask(chunk_attention_mask, group="values")
 # %% id="mask-check-kv" check="chunk_attention_mask" group="kv" points=2
 check.chunk_attention_mask(chunk_attention_mask, group="kv")
 
+# %% [markdown] id="mask-after"
+# With this you can cut a prompt wherever you like: the mask of any chunk is a matter of two numbers.
+
 # %% [markdown] id="layers-text"
 # ### Why three layers?
 #
@@ -168,6 +200,11 @@ check.chunk_attention_mask(chunk_attention_mask, group="kv")
 # and compare its KV cache with the one-pass cache: first a model of 1 layer, then one of 3.
 #
 # **Guess:** how many of the five does the comparison find in the model of 1 layer? Write a number.
+
+# %% id="layers-five"
+names = ["top_left", "all_true", "cached_hidden", "one_too_many", "offset_by_chunk"]
+for name in names:
+    print(f"{name:16} {EXERCISES['chunk_attention_mask'].wrong_answer(name).message.split('. ')[0]}")
 
 # %% id="layers-guess"
 found_with_one_layer = None
@@ -183,7 +220,6 @@ def wrong(exercise, name):
     return EXERCISES[exercise].compile(EXERCISES[exercise].wrong_answer(name).source)
 
 
-names = ["top_left", "all_true", "cached_hidden", "one_too_many", "offset_by_chunk"]
 ids = [(7 * i * i + 3 * i) % 128 for i in range(44)]  # a prompt: token ids below the vocabulary's 128
 sizes, hit = [11, 6, 18], 9  # a prefix hit of 9 tokens, then three chunks
 
@@ -205,11 +241,12 @@ print(f"\nyou said {found_with_one_layer}; the KV comparison finds {found[1]} wi
 assert found == {1: 0, 3: len(names)} and unseen == ["all_true", "one_too_many"]  # unseen in the model of 1 layer
 
 # %% [markdown] id="layers-after"
-# In a model of one layer the KV comparison finds nothing. K and V of layer 0 are made from a token and its position,
-# before any attention has happened. A wrong mask first changes what attention *returns*, and that goes into the K and V
+# In a model of one layer the KV comparison finds nothing. Layer 0's K is made from a token and its position, its V from the
+# token alone, before any attention has happened. A wrong mask first changes what attention *returns*, and that goes into the K and V
 # of the next layer. In the last layer it goes into the logits alone, and not always: under `all_true` and `one_too_many`
-# the logits of the 1-layer model are equal as well. Logits are made for the last token only, and the last token of a
-# chunk may see everything in it.
+# the logits of the 1-layer model are equal as well. These two show a query keys *behind* it. The last token has nothing
+# behind it, so its row of the mask is right, and logits are made for the last token only. With more layers the wrong rows
+# before it reach it through the next layer's K and V.
 #
 # So compare K and V of all layers of a model that has at least two, and the logits too. If your guess was above 0: what
 # did you think K and V of layer 0 are made from?
@@ -219,12 +256,13 @@ assert found == {1: 0, 3: len(names)} and unseen == ["all_true", "one_too_many"]
 # %% [markdown] id="ragged-text"
 # ## 3. A batch of several requests
 #
-# One step of an engine runs chunks of several requests at once. Their lengths differ: the batch is *ragged*. A *decode*,
-# the step that makes one more token of an answer, is a chunk of one. All new tokens of the batch are stacked into one
+# One step of an engine runs chunks of several requests at once. Their lengths differ: the batch is *ragged*. A *decode*
+# is a chunk of one: the newest token of the answer. The step before chose it, but its key and value are not in the cache
+# yet; this step computes them, and its logits choose the token behind it. All new tokens of the batch are stacked into one
 # list of rows, and all keys into one list of columns.
 #
 # Take three requests. Request 0 brings a chunk of 3 tokens behind 5 cached ones. Request 1 is a decode with 3 tokens in
-# the cache. Request 2 begins: 2 new tokens, nothing cached. So `q_lens` = [3, 1, 2] new tokens, and `kv_lens` = [8, 4, 2]
+# the cache, so its newest token stands at position 3. Request 2 begins: 2 new tokens, nothing cached. So `q_lens` = [3, 1, 2] new tokens, and `kv_lens` = [8, 4, 2]
 # keys in all, new ones included.
 #
 # **Guess:** which columns does the decode's row see? Write a list of column numbers.
@@ -247,7 +285,7 @@ request, position = rows[3]
 sees = [c for c, (r, p) in enumerate(columns) if r == request and p <= position]
 print("you said", decode_sees, "and it is", sees)
 if decode_sees == list(range(4)):
-    print("Those are positions. Request 1's keys begin in the column behind request 0's 8 keys.")
+    print("Those are positions, or row 3 of one big triangle. Request 1's keys begin behind request 0's 8 keys.")
 elif decode_sees == [11]:
     print("A decode sees its cached keys as well as its own.")
 elif decode_sees == list(range(12)):
@@ -277,6 +315,42 @@ plt.show()
 # 10 minutes, difficulty 2 of 5, six to eight lines: for example a loop over the requests that fills its part of a table
 # of False. You may use your `chunk_attention_mask`.
 
+# %% [markdown] id="ragged-faded-text"
+# Before you write it, here is the table for the example with three blanks. Replace each `None` and run the cell; it tells
+# you what fits. Nobody grades it.
+
+# %% id="ragged-faded"
+first_row = [0, None, 4]  # of each request: its first row in the batch
+first_column = [0, None, 12]  # of each request: its first column
+already_cached = [5, 3, None]  # of each request: keys that were there before this step
+
+for name, given, right in (
+    ("first_row", first_row, [0, 3, 4]),
+    ("first_column", first_column, [0, 8, 12]),
+    ("already_cached", already_cached, [5, 3, 0]),
+):
+    print(f"{name:15} {'fits' if given == right else 'not yet: add up what the requests before it bring' if None not in given else 'has a blank'}")
+
+# %% [markdown] id="ragged-hints"
+# <details><summary>Hint 1: a direction</summary>
+#
+# Start from a table of False, one row for each new token and one column for each key of all requests. Each request fills in one rectangle of it.
+#
+# </details>
+#
+# <details><summary>Hint 2: the step that is usually missed</summary>
+#
+# The rectangle of request i begins at row `sum(q_lens[:i])` and at column `sum(kv_lens[:i])`. What was cached before the step is
+# `kv_lens[i] - q_lens[i]`.
+#
+# </details>
+#
+# <details><summary>Hint 3: nearly the code</summary>
+#
+# `mask[row : row + q, column : column + kv] = chunk_attention_mask(q, kv - q)`, and then `row += q` and `column += kv`.
+#
+# </details>
+
 # %% id="ragged-solution" exercise="2.2" solution="ragged_mask" minutes=10 difficulty=2
 from collections.abc import Sequence
 
@@ -284,6 +358,9 @@ from collections.abc import Sequence
 
 # %% id="ragged-check-values" check="ragged_mask" group="values" points=3
 check.ragged_mask(ragged_mask, group="values")
+
+# %% [markdown] id="ragged-after"
+# Now a step may hold anybody's work: chunks and decodes of any length, and no user sees another's text.
 
 # %% [markdown] id="attend-text"
 # ## 4. Attention with a mask
@@ -316,6 +393,9 @@ print("result ", mean.round(4), " the value [9, 9] has no part in it")
 assert weight[2] == 0 and mean.max() < 1
 
 # %% [markdown] id="bits-text"
+# Step 3, together with the division by the sum of the weights in step 4, is called *softmax*: it makes scores into weights
+# that add up to 1.
+#
 # Right numbers are not enough here. We want a query to get the same bits whether its prompt is computed in one pass or
 # in chunks. Below, ordinary float32 code computes 96 queries in one pass, and then some of them in smaller chunks, each
 # with exactly the same keys and values before it.
@@ -342,10 +422,10 @@ print(f"\nyou said {same_bits}; for the query at position 40 it is {differ[40, 4
 
 # %% [markdown] id="bits-after"
 # A float32 sum is rounded after every addition, so its last bits depend on the order of the additions. That order is
-# the library's business: it changes with the number of rows and of keys. Nothing here is wrong, and nothing is equal.
+# the library's business: it may change with the number of rows and of keys. Nothing here is wrong, and yet not all bits are
+# equal.
 #
-# The course supplies three operations in which *no sum is ever rounded*. Their results do not depend on any order, so
-# they are the same for every cut, on every machine:
+# The course supplies three operations in which *no sum is ever rounded*, so no order changes their results, on any machine:
 #
 # | call | gives | shapes |
 # | --- | --- | --- |
@@ -353,13 +433,65 @@ print(f"\nyou said {same_bits}; for the query at position 40 it is {differ[40, 4
 # | `exact.exp(x)` | e to the power of x, minus infinity included | any shape |
 # | `exact.weighted_mean(weights, values)` | for each row of weights, the mean of the values | [rows, keys] and [keys, columns] to [rows, columns] |
 #
-# `weighted_mean` wants weights between 0 and 1: take the largest score of a row away before `exp`. Everything that works
-# element by element (dividing, `np.where`, a maximum) is safe as it is.
+# `matmul` rounds each column of `w` once before it sums, to a grid that fits the column's largest number. So give it columns
+# that are the same in every cut, such as one key each in `k.T`. For a mean over keys use `weighted_mean`, whose grid is fixed.
+# It wants weights between 0 and 1: take the largest score of a row away before `exp`. Everything that works
+# element by element (dividing, `np.where`) is safe as it is. So is a maximum, if the keys that a query must not see are
+# hidden first: how many of those there are depends on the cut.
 #
 # ### Exercise 2.3: attention of one head
 #
 # 12 minutes, difficulty 3 of 5, about four lines. Now for all queries of a chunk at once, built from the three
 # operations.
+
+# %% [markdown] id="parsons-text"
+# First put the lines in order. Six of these eight belong to the attention of one head, two do not. Write their letters in
+# the right order, for instance `order = "ABCDEF"`, and run the cell.
+#
+# - A: `weights = exact.exp(scores - scores.max(axis=1, keepdims=True))`
+# - B: `scores = exact.matmul(q, k.T)`
+# - C: `scores = np.where(mask, scores, -np.inf)`
+# - D: `return exact.weighted_mean(weights, v)`
+# - E: `scores = scores / np.sqrt(q.shape[1])`
+# - F: `def attend(q, k, v, mask):`
+# - G: `scores = np.where(mask, scores, 0)`
+# - H: `weights = weights / k.shape[0]`
+
+# %% id="parsons"
+order = ""
+
+if order in ("FBECAD", "FBCEAD"):
+    print("That runs, and it is right.")
+elif not order:
+    print("Write the letters.")
+elif "G" in order:
+    print("A hidden key with score 0 still gets a weight: e to the power of 0 is 1. Hide it with minus infinity.")
+elif "H" in order:
+    print("weighted_mean divides by the sum of the weights. How many keys there are is not that sum.")
+elif sorted(order) != list("ABCDEF"):
+    print("Six lines, each once.")
+else:
+    print("Those six lines, in another order: what does a line need that a later line makes?")
+
+# %% [markdown] id="attend-hints"
+# <details><summary>Hint 1: a direction</summary>
+#
+# The four steps of the example, each for a whole table instead of one row: score, hide, weigh, mix.
+#
+# </details>
+#
+# <details><summary>Hint 2: the step that is usually missed</summary>
+#
+# Hide before you weigh, and take the largest score of each row away before `exact.exp`: `scores.max(axis=1, keepdims=True)`.
+#
+# </details>
+#
+# <details><summary>Hint 3: nearly the code</summary>
+#
+# `exact.matmul(q, k.T)`, divided by the square root of the head_dim; `np.where(mask, ..., -np.inf)`; `exact.exp(...)`; then
+# `exact.weighted_mean(weights, v)`, which divides by the sum of the weights itself.
+#
+# </details>
 
 # %% id="attend-solution" exercise="2.3" solution="attend" minutes=12 difficulty=3
 from course_lib.invariant import exact
@@ -375,6 +507,9 @@ check.attend(attend, group="logic")
 
 # %% id="attend-check-bits" check="attend" group="bits" points=2
 check.attend(attend, group="bits")
+
+# %% [markdown] id="attend-after"
+# This is attention whose bits belong to the query alone: not to the cut, not to the neighbours, not to the machine.
 
 # %% [markdown] id="break-text"
 # ## 5. Break it
@@ -424,6 +559,28 @@ for edge, label in zip(np.cumsum([0, hit, *sizes[:-1]]), ["hit", "chunk 0", "chu
     ax.text(edge - 0.3, -0.75, label)
 ax.set_title(ax.get_title(), pad=20)
 plt.show()
+
+# %% [markdown] id="explore-text"
+# ## 6. Look for yourself
+#
+# Move the chunk and the cache, and choose a mask. Blue cells (1) are seen. Orange ones (+) are seen and must not be, pink
+# ones (o) are not seen and must be. Which wrong mask is right when nothing is cached? Which ones are wrong by the same
+# number of entries, however much is cached?
+
+# %% id="explore"
+from course_lib.widgets.mask import explore_mask
+
+explore_mask()
+
+# %% [markdown] id="questions-text"
+# ## 7. Questions
+#
+# Commit to an answer before you read on. Each wrong answer says which thought leads to it. The score is yours alone.
+
+# %% id="questions"
+from course_lib.quiz import quiz
+
+quiz("02_mask")
 
 # %% [markdown] id="end"
 # ## What you can do now

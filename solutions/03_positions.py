@@ -14,13 +14,15 @@
 # notebook you write the positions of a chunk, the rotation, and then the *test* that catches a prefill which gets
 # positions wrong.
 #
-# About 60 minutes. NumPy is enough; the pictures use matplotlib. Positions count from 0: the first token of a request
+# About 75 minutes. NumPy is enough; the pictures use matplotlib. Positions count from 0: the first token of a request
 # stands at position 0. Where a text says "the 5,001st token", that is position 5,000.
 #
-# The words that the notebook builds on: a language model reads *tokens*, numbers that stand for pieces of text. In each of
-# its *layers* every token gets three vectors: a *query*, a *key* and a *value*. *Attention* compares a token's query with the
-# keys of the tokens that it may see, and gives it a mean of their values, weighted by how well the keys fit. From that
-# the next layer is made. Keys (K) and values (V) are kept in the *KV cache*, because later tokens need them again. The
+# The words that the notebook builds on: a language model reads *tokens*, numbers that stand for pieces of text. It turns each
+# token into a list of numbers, its *vector*, and sends the vector through its *layers*, one after another. In a layer three
+# matrix products make a *query*, a *key* and a *value* from the vector; the matrices hold the model's *weights*, numbers that
+# training has fixed. *Attention* compares a token's query with the keys of the tokens that it may see, and takes a mean of
+# their values, in which a key that fits better counts more. The result changes the token's vector, and the changed vector
+# goes into the next layer. Keys (K) and values (V) are kept in the *KV cache*, because later tokens need them again. The
 # last layer gives the *logits*, a score for each possible next token. To compute a prompt's tokens is called *prefill*.
 
 # %% id="setup"
@@ -38,9 +40,9 @@ from course_lib.weights import seeded_model
 # %% [markdown] id="silent-text"
 # ## 1. Wrong, and no error
 #
-# A report of January 2026 says that a widely used library gives RoPE wrong positions in its chunked prefill, with bad
-# outputs whatever the chunk size (huggingface/transformers, issue 43082). What makes such a mistake dangerous is that
-# nothing crashes: the text is fluent, and wrong.
+# A report of January 2026 said that transformers (5.0.0rc1 and before) gave RoPE wrong positions in its chunked prefill, with
+# bad outputs (huggingface/transformers, issue 43082; repaired by pull request 43132). What makes such a mistake dangerous is
+# that nothing crashes: text still comes out.
 #
 # Here is a mistake of that kind, made on purpose. A prompt of 72 tokens is computed in three *chunks*, runs of new tokens
 # that go through the model in one step. In each chunk the positions start at 0 again.
@@ -94,15 +96,17 @@ assert list(truth.values()) == [True, False, True, True]
 # the positions. Layer 0's keys are turned too little from position 24 on, where the second chunk begins. Attention then
 # finds the wrong scores, what it returns is different, and layer 1 is made from that.
 #
-# This pattern, **layer 0 K wrong and layer 0 V clean, says "positions"** before you have looked at any code.
+# This pattern, **layer 0 K wrong and layer 0 V clean, points to the rotation, and first of all to positions**, before you have
+# looked at any code.
 #
 # If you were off: which of the four, and what did you think turns V, or carries the mistake into layer 1?
 #
 # *I was off because ... (double-click to write here)*
 
 # %% [markdown] id="picture-text"
-# On the left is the angle of the fastest pair of dimensions. The other two pictures show attention scores between tokens
-# of *equal content*, so that a score tells nothing but the distance that RoPE sees. With absolute positions a score
+# RoPE cuts a vector into pairs of numbers and turns each pair (section 3). On the left is the angle of the first pair, which
+# turns fastest: by 1 radian for each position. In the other two pictures all tokens have the same vector, so a score (bright:
+# high) tells nothing but the distance that RoPE sees. A row is a query, a column a key. With absolute positions a score
 # depends on the distance alone: unbroken stripes along the diagonal. With chunk-relative ones the stripes start again at
 # the dashed lines, the *seams* between chunks: token 24 believes that it stands where token 0 stands.
 
@@ -123,7 +127,7 @@ for ax, title, where in ((axes[1], "scores, absolute", absolute), (axes[2], "sco
     scores = cos @ cos.T + sin @ sin.T  # of vectors that are (1, 0) in every pair
     image = ax.imshow(scores, cmap="cividis")
     ax.set(title=title, xlabel="key of token", ylabel="query of token")
-    fig.colorbar(image, ax=ax, shrink=0.7)
+    fig.colorbar(image, ax=ax, shrink=0.7, label="score")
 for ax in axes:
     ax.set_xticks([0, *seams, len(ids) - 1])
     for seam in seams:
@@ -134,14 +138,63 @@ for ax in axes[1:]:
         ax.axhline(seam - 0.5, color="black", linestyle="--", linewidth=1.5)
 plt.show()
 
+# %% [markdown] id="trained-text"
+# ### Confident and wrong
+#
+# The pictures come from pseudo-random weights. What does a *trained* model do? The course has a small one. It reads a
+# ledger: names get digits, later lines win, and a query asks what a name holds now. Whoever does not know which line came
+# later can only guess.
+#
+# **Guess:** with chunk-relative positions the model is mostly wrong. How sure is it of its answers, on average? (1 is certain,
+# 0.1 would be a guess among ten digits.)
+
+# %% id="trained-guess"
+mean_confidence = None
+
+# %% id="trained"
+from course_lib import ledger
+
+trained = ledger.ledger_model()
+prompts, answers = ledger.prompts(12, 32, 1)  # 12 prompts of 32 lines
+print("a prompt ends like this:", ledger.text(prompts[0][-14:]), " and the answer is", answers[0], "\n")
+
+chunk_sizes = [16, 32, 64, prompts.shape[1]]
+results = {}
+for name, given in (("absolute", None), ("chunk-relative", ledger.chunk_relative)):
+    results[name] = [ledger.evaluate(trained, prompts, answers, size, given) for size in chunk_sizes]
+    for size, (accuracy, confidence) in zip(chunk_sizes, results[name]):
+        print(f"{name:15} chunks of {size:3}: {accuracy:4.0%} right, confidence {confidence:.2f}")
+
+relative_confidence = np.mean([confidence for _, confidence in results["chunk-relative"][:-1]])
+print(f"\nyou said {mean_confidence}; in chunks, with chunk-relative positions, it is {relative_confidence:.2f}")
+assert all(accuracy == 1 for accuracy, _ in results["absolute"]) and results["chunk-relative"][0][0] < 0.5
+assert relative_confidence > 0.85
+
+# %% id="trained-picture"
+fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
+for name, style in (("absolute", {"color": "black", "marker": "o"}), ("chunk-relative", {"color": "#d55e00", "marker": "x", "linestyle": "--"})):
+    left.plot(chunk_sizes, [accuracy for accuracy, _ in results[name]], label=name, **style)
+    right.plot(chunk_sizes, [confidence for _, confidence in results[name]], label=name, **style)
+for ax, title in ((left, "accuracy"), (right, "mean confidence in its own answer")):
+    ax.set(title=title, xlabel="chunk size (the last is one pass)", ylim=(0, 1.05), xticks=chunk_sizes)
+left.legend(loc="center right")
+plt.show()
+
+# %% [markdown] id="trained-after"
+# Most answers are wrong, and the mean confidence stays high. To the model every chunk looks like the beginning of a ledger, and
+# it reads that beginning with little doubt. An alarm on low confidence would miss most of the wrong answers.
+#
+# *I expected the confidence to be ... because ... (double-click to write here)*
+
 # %% [markdown] id="positions-text"
 # ## 2. Where a chunk stands
 #
 # An engine knows two numbers about a request. `cached` tokens were attached from the prefix cache: their K and V were
 # computed earlier, for somebody else's prompt with the same beginning. Such an attachment is called a *hit*. `computed`
-# tokens were computed since then, by earlier chunks of this request. `take` tokens come next.
+# tokens were computed since then, by earlier chunks of this request. `take` tokens come next. (Notebook 02's `cached_len` is the sum
+# `cached + computed`.)
 #
-# Take a prompt of 7,000 tokens with a hit of 5,000 (625 blocks of 8). The 2,000 tokens that are left are computed in two
+# Take a prompt of 7,000 tokens with a hit of 5,000. The 2,000 tokens that are left are computed in two
 # chunks, 1,024 and 976.
 #
 # **Guess:** which position does the first token of the second chunk have?
@@ -162,7 +215,8 @@ thoughts = {
     1_024: "The hit counts too.",
     6_025: "That counts from 1.",
     5_000: "That is the first token of the first chunk.",
-    976: "That is the length of the chunk.",
+    976: "That is the chunk's length, or its index times that.",
+    5_976: "Hit plus index times this chunk's own length: the chunk before it was longer.",
 }
 if first_of_second_chunk != before:
     print(thoughts.get(first_of_second_chunk, "Count the tokens that stand before it."))
@@ -174,12 +228,31 @@ assert last == 7_000 - 1
 
 # %% [markdown] id="positions-exercise"
 # You may think that a chunk's index times the chunk size is a good way to say where it starts. That is right while all
-# chunks before it were equally long, and nothing was cached. In a real engine chunks are *ragged*: they shrink when
-# others need the step's budget.
+# chunks before it were equally long, and nothing was cached. In a real engine chunks are *ragged*: they get
+# shorter when other users' tokens need room in the same step.
 #
 # ### Exercise 3.1: the positions of the next tokens
 #
 # 5 minutes, difficulty 1 of 5, one line.
+
+# %% [markdown] id="positions-hints"
+# <details><summary>Hint 1: a direction</summary>
+#
+# How many tokens of the request stand before the first of these? Two of the three arguments tell.
+#
+# </details>
+#
+# <details><summary>Hint 2: the step that is usually missed</summary>
+#
+# Both count: what was attached (`cached`) and what earlier chunks of this request have computed since (`computed`).
+#
+# </details>
+#
+# <details><summary>Hint 3: nearly the code</summary>
+#
+# `np.arange(first, first + take)`: `take` whole numbers that begin with the number of tokens before them.
+#
+# </details>
 
 # %% id="positions-solution" exercise="3.1" solution="positions" minutes=5 difficulty=1
 # include course_lib.rope:positions
@@ -194,12 +267,17 @@ check.positions(positions, group="values")
 # %% id="positions-check-kv" check="positions" group="kv" points=2
 check.positions(positions, group="kv")
 
+# %% [markdown] id="positions-after"
+# From now on no chunk of yours is lost in its document, whatever was cached and however it was cut.
+
 # %% [markdown] id="rope-text"
 # ## 3. Turning by an angle
 #
-# A head's query or key has `head_dim` numbers. RoPE takes them in pairs: number i and number i + head_dim // 2 (this form
+# A layer does attention several times side by side, with shorter vectors each time; these are its *heads*, and a head's query
+# or key has `head_dim` numbers. RoPE takes them in pairs: number i and number i + head_dim // 2 (this form
 # is called *rotate-half*). Each pair is a point in a plane, and is turned around the origin by an angle. The angle is the
-# position times the pair's speed. Pair 0 has speed 1; each next pair is slower, `theta ** (-2 * i / head_dim)`.
+# position times the pair's speed. Pair 0 has speed 1; each next pair is slower, `theta ** (-2 * i / head_dim)`, where the base
+# `theta` is 10,000 here.
 #
 # A worked example with head_dim = 4, so two pairs, at position 3.
 
@@ -255,8 +333,8 @@ assert np.isclose(np.vdot(turn(key, 4), turn(query, 7)), np.vdot(turn(key, 1_004
 
 # %% [markdown] id="rope-exercise"
 # You may conclude that a position that is wrong in the same way everywhere does no harm. For the scores that is nearly
-# so: only their last bits change. But the turned keys stay in the cache, and other requests will attach them. A key that
-# was turned by one position too many is not the key that anybody else computes.
+# so: only their last bits change. But the turned keys stay in the cache, and another engine, or the same one after a
+# repair, may attach them. A key that was turned by one position too many is not the key that they compute.
 #
 # ### Exercise 3.2: rotate
 #
@@ -264,6 +342,43 @@ assert np.isclose(np.vdot(turn(key, 4), turn(query, 7)), np.vdot(turn(key, 1_004
 # its own position. All heads of a token turn alike. `rope_cos_sin(positions, head_dim, theta)` gives you the cosines and
 # sines, each [tokens, head_dim // 2], with the same bits on every machine; `cos[:, None, :]` adds an axis for the heads.
 # You may as well use complex numbers, `einsum` or loops.
+
+# %% [markdown] id="rope-faded-text"
+# The same for one token of one head, with blanks. `x` has 4 numbers; `c` and `s` hold the cosine and sine of each pair.
+# Replace the three `None`s, each by an index from 0 to 3.
+
+# %% id="rope-faded"
+x = np.array([1.0, 2.0, 0.5, -1.0])
+c, s = np.cos([3.0, 0.03]), np.sin([3.0, 0.03])
+partner_of_0, partner_of_1, sine_comes_from = None, None, None  # the last: in new x[0], which number is multiplied by a sine?
+
+if None in (partner_of_0, partner_of_1, sine_comes_from):
+    print("There are blanks left.")
+elif (partner_of_0, partner_of_1) == (1, 0):
+    print("Those are neighbours. Here the partner of number i is number i + head_dim // 2.")
+elif (partner_of_0, partner_of_1, sine_comes_from) == (2, 3, 2):
+    print("Right: new x[0] = x[0] * c[0] - x[2] * s[0], as in", round(float(x[0] * c[0] - x[2] * s[0]), 4))
+else:
+    print("Look at step 1 and step 3 of the example again.")
+
+# %% [markdown] id="rope-hints"
+# <details><summary>Hint 1: a direction</summary>
+#
+# Cut the last axis in two halves, `a` and `b`. Pair i is (a[i], b[i]), so all pairs turn at once.
+#
+# </details>
+#
+# <details><summary>Hint 2: the step that is usually missed</summary>
+#
+# `cos` and `sin` are [tokens, pairs] and `x` is [tokens, heads, head_dim]: they need an axis for the heads, `cos[:, None, :]`.
+#
+# </details>
+#
+# <details><summary>Hint 3: nearly the code</summary>
+#
+# `np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)`: which sign belongs to which half is what step 3 shows.
+#
+# </details>
 
 # %% id="rope-solution" exercise="3.2" solution="rope" minutes=12 difficulty=3
 from course_lib.rope import rope_cos_sin
@@ -280,19 +395,23 @@ check.rope(rope, group="logic")
 # %% id="rope-check-bits" check="rope" group="bits" points=1
 check.rope(rope, group="bits")
 
+# %% [markdown] id="rope-after"
+# You can turn a chunk so that its keys have the bits that your own one pass would give them.
+
 # %% [markdown] id="test-text"
 # ## 4. Write the test
 #
 # Now the other side. Somebody hands you a prefill, and you cannot see its code. Your test gets two functions:
 #
 # - `prefill_fn(token_ids, sizes, hit)` computes a prompt in chunks of the given lengths, behind a hit of `hit` tokens. The
-#   lengths add up to `len(token_ids) - hit`. It returns `k, v, logits`. This is what you test; it may be wrong.
+#   first `hit` tokens are cached: their K and V are ready before the first chunk. The lengths add up to
+#   `len(token_ids) - hit`. It returns `k, v, logits`. This is what you test; it may be wrong.
 # - `reference(token_ids)` returns `k, v, logits` of one pass that is right.
 #
-# `k` and `v` are [layers, tokens, kv_heads, head_dim], and `logits` are those of the last token. All arithmetic is exact:
+# `k` and `v` are [layers, tokens, kv_heads, head_dim] of all tokens, the hit too, and `logits` are those of the last token. All arithmetic is exact:
 # what is right is equal in every bit.
 #
-# Your test must accept two right prefills and refuse six wrong ones. It refuses by raising an AssertionError, as `assert`
+# Your test must accept two right prefills and refuse eight wrong ones. It refuses by raising an AssertionError, as `assert`
 # does. Here is a test that looks sensible, and what the check says about it:
 
 # %% id="test-example"
@@ -309,7 +428,7 @@ except check.CheckFailed as error:
     print(str(error).splitlines()[0])
 
 # %% [markdown] id="test-exercise"
-# Six mistakes, and each needs a certain question. Before you write: which of these questions would show which mistake?
+# Eight mistakes, and each needs a certain question. Before you write: which of these questions would show which mistake?
 # *several chunks; ragged chunks; a hit; a comparison of K; of all layers; of all bits; with the reference.*
 #
 # You may think that a prefill which agrees with itself, cut and uncut, must be right. But a mistake that is the same in
@@ -319,6 +438,26 @@ except check.CheckFailed as error:
 #
 # 15 minutes, difficulty 3 of 5, about six lines. Two or three cuts of one prompt of 20 to 60 tokens are enough; token ids
 # are 0 to 127. Each prefill takes some hundredths of a second.
+
+# %% [markdown] id="test-hints"
+# <details><summary>Hint 1: a direction</summary>
+#
+# Compute `reference` once. Then compare all three results of `prefill_fn` with it, for more than one cut.
+#
+# </details>
+#
+# <details><summary>Hint 2: the step that is usually missed</summary>
+#
+# One cut with chunks of different lengths and no hit, and one with a hit: each catches mistakes that the other lets pass. Every bit
+# of K, V and logits counts, so `np.array_equal`, not `np.allclose`.
+#
+# </details>
+#
+# <details><summary>Hint 3: nearly the code</summary>
+#
+# `for sizes, hit in [([5, 20, 15], 0), ([3, 19], 18)]:` with 40 tokens; then `assert np.array_equal(got, want)` for each of the three.
+#
+# </details>
 
 # %% id="test-solution" exercise="3.3" solution="check_positions" minutes=15 difficulty=3
 def check_positions(prefill_fn, reference):
@@ -340,6 +479,9 @@ def check_positions(prefill_fn, reference):
 
 # %% id="test-check" check="check_positions" group="kills" points=6
 check.check_positions(check_positions, group="kills")
+
+# %% [markdown] id="test-after"
+# Such a test costs a few prefills. It stands between you and every engine that answers fluently and wrongly.
 
 # %% [markdown] id="break-text"
 # ## 5. Break it
@@ -398,10 +540,32 @@ ax.set_xticks(range(len(columns)), columns, rotation=30, ha="right")
 ax.set_yticks(range(len(accepted)), list(accepted))
 ax.axvline(1.5, color="black", linewidth=3)
 ax.text(0.5, -0.6, "right", ha="center")
-ax.text(4.5, -0.6, "wrong", ha="center")
+ax.text((len(columns) + 1) / 2, -0.6, "wrong", ha="center")
 plt.show()
 past = {c: sum(a[i] for a in accepted.values()) for i, c in enumerate(columns) if c not in right}
 print("tests that each wrong prefill gets past:", past)
+
+# %% [markdown] id="explore-text"
+# ## 6. Look for yourself
+#
+# Choose a rule, a chunk size and a hit. On the left is what each token is told about its position, on the right are the
+# scores between tokens of equal contents. For which settings does "chunk index x chunk size" look perfect? What does a
+# single token in the prefix cache do to it?
+
+# %% id="explore"
+from course_lib.widgets.seams import explore_seams
+
+explore_seams()
+
+# %% [markdown] id="questions-text"
+# ## 7. Questions
+#
+# Commit to an answer before you read on. Each wrong answer says which thought leads to it. The score is yours alone.
+
+# %% id="questions"
+from course_lib.quiz import quiz
+
+quiz("03_positions")
 
 # %% [markdown] id="end"
 # ## What you can do now

@@ -2,12 +2,16 @@
 
 import os
 import shutil
+import tempfile
 import venv
 from pathlib import Path
 
 # Before NumPy and torch are imported: their threads wait by spinning, and beside a second worker that costs minutes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# What tests do is no learner's progress. Started notebooks and commands inherit this.
+os.environ["COURSE_PROGRESS"] = str(Path(tempfile.gettempdir()) / f"course_progress_{os.getpid()}.json")
 
 import pytest
 from hypothesis import settings
@@ -39,6 +43,12 @@ def _no_gpu() -> str:
 def _no_browser() -> str:
     names = ("chromium", "chromium-browser", "google-chrome", "chrome")
     return "" if any(map(shutil.which, names)) else f"needs a browser: none of {', '.join(names)} is on PATH"
+
+
+@pytest.fixture(autouse=True)
+def not_grading(monkeypatch):
+    """A test that reads nbgrader's settings in this process sets this for all tests behind it."""
+    monkeypatch.delenv("COURSE_GRADING", raising=False)
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """The same claims on CUDA, in one file that a lent device can run in one call: pytest -m gpu."""
 
-import json
-
 import numpy as np
 import pytest
-from make_golden import DTYPES, PATH, model_and_prompt
 
 from course_lib import ledger
 from course_lib.engine import Engine
 from course_lib.faults import FAULTS, Scenario, replay, right
+from course_lib.golden import DTYPES, golden_hashes, model_and_prompt
 from course_lib.invariant.selftest import self_test
 from course_lib.prefill import cut, one_pass, prefill, ragged
 from course_lib.weights import seeded_model
@@ -39,8 +37,8 @@ def test_exact_on_cuda_has_the_bits_of_exact_on_the_cpu():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_chunks_of_the_ledger_model_on_cuda_leave_the_golden_bits(dtype):
-    golden = json.loads(PATH.read_text(encoding="utf-8"))["ledger"][dtype]
-    model, ids = model_and_prompt("ledger", "torch", dtype, "cuda")
+    golden = golden_hashes("ledger", dtype)
+    model, ids = model_and_prompt("ledger", backend="torch", dtype=dtype, device="cuda")
     for size in (7, 64):
         assert {"model": model.sha256, **prefill(model, ids, cut(len(ids), size)).sha256()} == golden, size
 

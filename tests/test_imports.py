@@ -43,6 +43,10 @@ TABLE = {
     "course_lib.prefill": "arrays model",
     "course_lib.engine": "arrays model sampling schedule trace",
     "course_lib.faults": "model prefill",
+    # lessons: what notebooks 01 and 04 build, on top of the model
+    "course_lib.lesson_model": "rope attention model",
+    "course_lib.bits": "",
+    "course_lib.golden": "commands ledger prefill weights",
     "course_lib.kv_diff": "prefill",
     "course_lib.ledger": "model prefill weights",
     "course_lib.train_ledger": "cli huggingface ledger model rope safetensors_file weights",
@@ -51,6 +55,10 @@ TABLE = {
     "course_lib.commands": "cli commands safetensors_file rope invariant weights prefill faults kv_diff "
     "cache.manager schedule cost engine",
     "course_lib.environment": "cli",
+    # what a learner moves, answers and has done
+    "course_lib.progress": "cli",
+    "course_lib.quiz": "progress",
+    "course_lib.widgets": "widgets masks rope cost model prefill weights bits",
     "course_lib.walkthrough": "cli cost engine prefill schedule trace weights",
     "course_lib.demo": "cli cost model prefill weights kv_diff",
     "course_lib.notebook_file": "cli",
@@ -61,13 +69,18 @@ TABLE = {
     "autograder.exercise": "",
     "autograder.answers": "autograder.exercise course_lib.arrays",
     "autograder.compare": "autograder.exercise autograder.answers",
-    "autograder.exercises": "autograder.exercise autograder.compare autograder.exercises "
-    "course_lib.rope course_lib.model course_lib.weights course_lib.prefill course_lib.faults course_lib.kv_diff",
-    "autograder.check": "autograder.exercise autograder.answers autograder.compare autograder.exercises",
+    "autograder.packing": "autograder.answers",
+    "autograder.exercises": "autograder.exercise autograder.answers autograder.compare autograder.packing "
+    "autograder.exercises "
+    "course_lib.rope course_lib.model course_lib.weights course_lib.prefill course_lib.faults course_lib.kv_diff "
+    "course_lib.cost course_lib.invariant course_lib.cache.pool",
+    "autograder.check": "autograder.exercise autograder.answers autograder.compare autograder.exercises "
+    "course_lib.progress",
     # from solutions/ to notebooks and courses: knows no check
     "autograder.source": "course_lib.cli",
     "autograder.include": "autograder.source",
-    "autograder.build": "autograder.source autograder.include",
+    "autograder.questions": "autograder.source course_lib.cli",
+    "autograder.build": "autograder.source autograder.include autograder.questions",
     "autograder.course": "autograder.source autograder.include autograder.build course_lib.cli",
     "autograder.nbgrader_config": "",
     "autograder.__main__": "autograder.build autograder.course course_lib.cli",

@@ -133,12 +133,16 @@ for name, solved, stub, reminder in json.load(sys.stdin):
     exec(solved, answers)
     assert callable(answers[name]), name
     exec(stub, untouched)
-    try:
-        untouched[name](*[None] * untouched[name].__code__.co_argcount)
-    except NotImplementedError as error:
-        assert str(error) == reminder, str(error)
-    else:
-        raise AssertionError(f"the stub of {name} did not raise")
+    holes = [untouched[name]]
+    if isinstance(holes[0], type):
+        holes = [method for method in vars(holes[0]).values() if callable(method)]
+    for hole in holes:
+        try:
+            hole(*[None] * hole.__code__.co_argcount)
+        except NotImplementedError as error:
+            assert str(error) == reminder, str(error)
+        else:
+            raise AssertionError(f"the stub of {name} did not raise")
 """
 
 
@@ -165,5 +169,5 @@ def test_what_the_course_includes_is_the_librarys_text_to_the_letter(course_answ
     for cell, parts in included:
         module = re.search(r"# include ([\w.]+):", cell.text)[1]
         text = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text("utf-8")
-        function = parts.before[parts.before.index(f"def {cell.solution}(") :]
+        function = parts.before[re.search(rf"^(def|class) {cell.solution}\b", parts.before, re.MULTILINE).start() :]
         assert f"\n{function}\n{parts.hole}\n" in text

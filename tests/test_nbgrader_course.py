@@ -61,7 +61,10 @@ def test_the_released_notebook_is_the_committed_one_cell_by_cell(real):
             if "solution" in str(cell["metadata"]) and cell["metadata"]["nbgrader"]["solution"]:
                 del cell["metadata"]["nbgrader"]["checksum"], their.metadata.nbgrader["checksum"]
                 lines = their.source.split("\n")
-                assert sum(line.strip() == STUB_LINE for line in lines) == 1
+                reminders = "".join(cell["source"]).count(
+                    "raise NotImplementedError("
+                )  # one for each method of a class
+                assert sum(line.strip() == STUB_LINE for line in lines) == reminders > 0
                 their.source = "\n".join(line for line in lines if line.strip() != STUB_LINE)
             assert (their.id, their.cell_type) == (cell["id"], cell["cell_type"])
             assert their.source == "".join(cell["source"])
@@ -171,31 +174,37 @@ def noisy(lesson):
     }
 
 
-@pytest.fixture(scope="module")
-def graded(real):
-    """One run over the students that every change of the course must get right."""
-    course, lessons = real
-    grades = {}
+GRADED = ("01_divisible", "02_mask")  # in every run: one with a class to write, and one without
+SLOWLY = ("00_freeze", "03_positions", "04_bits")  # and these with --all
+
+
+@pytest.fixture(scope="module", params=[GRADED, pytest.param(SLOWLY, marks=pytest.mark.slow)], ids=["some", "others"])
+def graded(request, real):
+    """One run over the students that every change of the course must get right: (lessons, grades)."""
+    course, every = real
+    assert {lesson.stem for lesson in every} == {*GRADED, *SLOWLY}
+    lessons, grades = [lesson for lesson in every if lesson.stem in request.param], {}
     for lesson in lessons:
         for student, answers in (("solved", right), ("otherwise", noisy)):
             submit(course, student, lesson.stem, write_answers(released(course, lesson.stem), answers(lesson)))
         submit(course, "untouched", lesson.stem, released(course, lesson.stem))
         submit(course, "wrong", lesson.stem, write_answers(released(course, lesson.stem), wrong(lesson, 0)))
         grades |= grade(course, lesson.stem)
-    return grades
+    return lessons, grades
 
 
 @pytest.mark.parametrize("student", ["solved", "otherwise"])
-def test_right_answers_earn_everything_however_written_and_however_loud(real, graded, student):
-    for lesson in real[1]:
-        got, worth = points(graded, student, lesson)
+def test_right_answers_earn_everything_however_written_and_however_loud(graded, student):
+    lessons, grades = graded
+    for lesson in lessons:
+        got, worth = points(grades, student, lesson)
         assert got == worth
 
 
 def test_an_untouched_notebook_earns_nothing_and_its_feedback_names_the_exercises(real, graded):
-    course, lessons = real
+    course, (lessons, grades) = real[0], graded
     for lesson in lessons:
-        got, worth = points(graded, "untouched", lesson)
+        got, worth = points(grades, "untouched", lesson)
         assert got == dict.fromkeys(worth, 0)
         page = feedback(course, "untouched", lesson.stem)
         for cell in lesson.cells:
@@ -203,9 +212,9 @@ def test_an_untouched_notebook_earns_nothing_and_its_feedback_names_the_exercise
 
 
 def test_a_wrong_answer_loses_points_and_the_feedback_says_which_mistake_it_is(real, graded):
-    course, lessons = real
+    course, (lessons, grades) = real[0], graded
     for lesson in lessons:
-        got, worth = points(graded, "wrong", lesson)
+        got, worth = points(grades, "wrong", lesson)
         assert all(got[name] < worth[name] for name in worth), got
         words = " ".join(html.unescape(re.sub("<[^>]*>", "", feedback(course, "wrong", lesson.stem))).split())
         for name in worth:
@@ -213,10 +222,10 @@ def test_a_wrong_answer_loses_points_and_the_feedback_says_which_mistake_it_is(r
 
 
 def test_feedback_shows_no_hidden_test_and_no_seed(real, graded):
-    course, lessons = real
+    course = real[0]
     secrets = hidden_seeds(course)
     pages = list((course / "feedback").rglob("*.html"))
-    assert len(pages) >= 4 * len(lessons)
+    assert len(pages) >= 4 * len(graded[0])
     for page in pages:
         text = page.read_text("utf-8")
         assert "HIDDEN TESTS" not in text and not [secret for secret in secrets if secret in text], page

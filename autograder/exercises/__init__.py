@@ -1,14 +1,18 @@
-"""The exercises, each in a module of its own, by the name of the function that the learner writes."""
+"""The exercises by the name of what the learner writes: every module nbNN_*.py here that has an EXERCISE."""
 
+import importlib
+import pkgutil
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from autograder.exercise import Exercise
-from autograder.exercises import nb02_attend, nb02_mask, nb02_ragged, nb03_check, nb03_positions, nb03_rope
 
-EXERCISES: Mapping[str, Exercise] = MappingProxyType(
-    {
-        module.EXERCISE.name: module.EXERCISE
-        for module in (nb02_mask, nb02_ragged, nb02_attend, nb03_positions, nb03_rope, nb03_check)
-    }
-)
+
+def _find() -> list[Exercise]:
+    names = sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name.startswith("nb"))
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
+    found = [module.EXERCISE for module in modules if hasattr(module, "EXERCISE")]
+    return sorted(found, key=lambda e: tuple(map(int, e.number.split("."))))
+
+
+EXERCISES: Mapping[str, Exercise] = MappingProxyType({exercise.name: exercise for exercise in _find()})

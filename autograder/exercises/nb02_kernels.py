@@ -38,6 +38,12 @@ WRONG = (
     ),
     _wrong("mask_ignored", "The mask is not used: every query sees every key.", masked="scores"),
     _wrong(
+        "own_triangle",
+        "The mask is not used: this is a triangle from the top left corner, what torch's is_causal=True gives. Behind "
+        "a cache it hides nearly all cached keys.",
+        masked="np.where(np.tri(*mask.shape, dtype=bool), scores, -np.inf)",
+    ),
+    _wrong(
         "mask_inverted",
         "True and False are swapped: the visible keys are hidden, and the hidden ones seen.",
         masked="np.where(mask, -np.inf, scores)",
@@ -86,6 +92,30 @@ def attend(q, k, v, mask):
         "number lies halfway between two float32 neighbours. That is rare, and not never. The exact operations round "
         "no sum.",
         alike=0.9,
+    ),
+    WrongAnswer(
+        "maximum_over_hidden",
+        """\
+def attend(q, k, v, mask):
+    scores = exact.matmul(q, k.T) / np.float32(np.sqrt(q.shape[-1]))
+    return exact.weighted_mean(exact.exp(scores - scores.max(axis=-1, keepdims=True)) * mask, v)
+""",
+        "The maximum is taken over hidden keys too. Which of those there are depends on the cut, and so do the last "
+        "bits. Hide first, then take the maximum.",
+        alike=0.9,
+    ),
+    WrongAnswer(
+        "mean_by_matmul",
+        """\
+def attend(q, k, v, mask):
+    scores = np.where(mask, exact.matmul(q, k.T) / np.float32(np.sqrt(q.shape[-1])), -np.inf)
+    weights = exact.exp(scores - scores.max(axis=-1, keepdims=True)).astype(np.float32)
+    return exact.matmul(weights, v) / exact.matmul(weights, np.ones((len(v), 1), np.float32))
+""",
+        "The values are mixed with exact.matmul. It rounds each column of v once, to a grid that fits the column's "
+        "largest number, hidden keys included: with other keys the grid is another one. exact.weighted_mean has a "
+        "fixed grid.",
+        alike=0.95,
     ),
     WrongAnswer(
         "plain",

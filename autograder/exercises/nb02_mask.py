@@ -103,6 +103,15 @@ WRONG = (
         "Everything is True: a token of the chunk sees the tokens that come after it.",
     ),
     _wrong(
+        "open_behind_cache",
+        """\
+    if cached_len == 0:
+        return np.tril(np.ones((chunk_len, chunk_len), dtype=bool))
+    return np.ones((chunk_len, cached_len + chunk_len), dtype=bool)
+""",
+        "Only the first chunk is masked. In a later one the chunk's own keys still need it; only a decode does not.",
+    ),
+    _wrong(
         "chunk_only",
         """\
     return np.tril(np.ones((chunk_len, chunk_len), dtype=bool))

@@ -78,6 +78,34 @@ WRONG = (
         "This is one long causal mask over the whole batch: requests read each other's keys.",
     ),
     _wrong(
+        "one_request_top_left",
+        """\
+    return np.tril(np.ones((sum(q_lens), sum(kv_lens)), dtype=bool))
+""",
+        "This is one big triangle over the batch, from its top left corner: it knows neither requests nor what is "
+        "cached.",
+    ),
+    _wrong(
+        "positions_only",
+        """\
+    query = np.concatenate([np.arange(kv - q, kv) for q, kv in zip(q_lens, kv_lens)])
+    key = np.concatenate([np.arange(kv) for kv in kv_lens])
+    return key[None, :] <= query[:, None]
+""",
+        "Positions are compared, and nobody asks whose they are: rows see other requests' keys.",
+    ),
+    _wrong(
+        "part_of_one_triangle",
+        """\
+    total, new = sum(kv_lens), sum(q_lens)
+    row = np.repeat(np.arange(len(q_lens)), q_lens)
+    column = np.repeat(np.arange(len(kv_lens)), kv_lens)
+    return np.tril(np.ones((new, total), dtype=bool), k=total - new) & (row[:, None] == column[None, :])
+""",
+        "Requests are kept apart, but the diagonal is that of the whole batch. Each request has its own, moved by "
+        "kv_len - q_len.",
+    ),
+    _wrong(
         "top_left",
         _per_request("0", "key <= query"),
         "Every request's triangle is anchored at its top left, as if nothing were cached. Its first query stands at "

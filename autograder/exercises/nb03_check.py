@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +13,11 @@ from autograder.compare import broke, printed_note
 from autograder.exercise import Call, Callback, Exercise, Group, Outcome, Raised, Returned, Verdict
 from autograder.exercises import kv
 from autograder.exercises.nb03_tests import RIGHT, WRONG
+from course_lib.cache.pool import KVPool
 from course_lib.faults import FAULTS, Scenario
+from course_lib.model import Model, ModelConfig
 from course_lib.prefill import one_pass, prefill
+from course_lib.rope import rope
 
 MAX_TOKENS = 160
 # Seeds of weights under which some faults change the next token and others do not, so that a test of the next
@@ -22,25 +27,72 @@ RIGHT_PREFILLS = {
     "plain": "a right prefill",
     "busy": "a right prefill with blocks of 4 tokens and two other requests in the batch",
 }
-WRONG_PREFILLS = {  # what is wrong with each, and what kind of case shows it
-    "relative": ("q and k restart at position 0 in every chunk", "cut the prompt into several chunks and compare K"),
-    "q_only": (
-        "only the queries restart in every chunk, the keys are right",
-        "layer 0's K and V are clean there: compare K and V of every layer, in all bits",
-    ),
-    "k_only": (
-        "only the keys restart in every chunk, the queries are right",
+
+
+class Mistake(NamedTuple):
+    """A mistake of a wrong prefill, and how a test comes to refuse it."""
+
+    what: str
+    needs: str  # the kind of question that shows it, as in `usage`
+    ask: str  # advice to a test that does not ask it
+    compare: str  # advice to a test that asks it and still lets the mistake through
+
+
+WRONG_PREFILLS = {
+    "relative": Mistake(
+        "q and k restart at position 0 in every chunk",
+        "chunks",
         "cut the prompt into several chunks and compare K",
+        "compare K, of every layer and in every bit",
     ),
-    "chunk_index": (
+    "q_only": Mistake(
+        "only the queries restart in every chunk, the keys are right",
+        "chunks",
+        "cut the prompt into several chunks. Layer 0's K and V are clean there: compare every layer, in all bits",
+        "compare K and V of every layer, in all bits; those of layer 0 are clean",
+    ),
+    "k_only": Mistake(
+        "only the keys restart in every chunk, the queries are right",
+        "chunks",
+        "cut the prompt into several chunks and compare K",
+        "compare K, of every layer and in every bit",
+    ),
+    "last_layer_keys": Mistake(
+        "only the last layer's keys restart in every chunk, all others are right",
+        "chunks",
+        "cut the prompt into several chunks and compare K of every layer, or the logits",
+        "compare K of every layer, or the logits, in every bit; no V shows it, since no layer comes behind the last",
+    ),
+    "chunk_index": Mistake(
         "each chunk starts at chunk index x length of the longest chunk",
+        "ragged",
         "with equal chunks that is right: use ragged ones, a longer chunk after a shorter one",
+        "compare K, of every layer and in every bit",
     ),
-    "one_based": (
+    "one_based": Mistake(
         "every position is counted from 1, in the prefix too",
+        "reference",
         "it agrees with itself whatever the cut: compare with reference, and compare K, or all bits",
+        "compare K, or all bits; of V and logits only the last bits change",
     ),
-    "reset_at_prefix": ("the cached tokens are not counted", "without a hit that is right: pass a hit greater than 0"),
+    "coarse_angles": Mistake(
+        "positions are right, but the cosines and sines are rounded to bfloat16",
+        "reference",
+        "it agrees with itself whatever the cut: compare with reference, in every bit",
+        "compare K in every bit, with np.array_equal; a tolerance lets it through, and V of layer 0 has no angle in it",
+    ),
+    "reset_at_prefix": Mistake(
+        "the cached tokens are not counted",
+        "hit",
+        "without a hit that is right: pass a hit greater than 0",
+        "compare K, of every layer and in every bit",
+    ),
+}
+_ASKED = {
+    "chunks": "You cut the prompt into several chunks",
+    "ragged": "You use ragged chunks",
+    "reference": "You call reference",
+    "hit": "You pass a hit",
 }
 
 
@@ -65,7 +117,7 @@ def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     by_name = {c.facts["prefill"]: o for c, o in zip(calls, outcomes, strict=True)}
     for name in (*RIGHT_PREFILLS, *WRONG_PREFILLS):
         outcome = by_name[name]
-        about = RIGHT_PREFILLS.get(name) or f"a wrong prefill, in which {WRONG_PREFILLS[name][0]}"
+        about = RIGHT_PREFILLS.get(name) or f"a wrong prefill, in which {WRONG_PREFILLS[name].what}"
         if isinstance(outcome, Raised) and outcome.type != "AssertionError":
             call = next(c for c in calls if c.facts["prefill"] == name)
             return Verdict(
@@ -86,11 +138,41 @@ def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
         return Verdict(
             True, count=f"{len(RIGHT_PREFILLS)} right prefills accepted, {len(WRONG_PREFILLS)} wrong ones refused"
         )
-    listed = "\n".join(
-        f"  - {name}: {WRONG_PREFILLS[name][0]}. To refuse it: {WRONG_PREFILLS[name][1]}." for name in survivors
-    )
-    what = f"Your test lets through {len(survivors)} of {len(WRONG_PREFILLS)} wrong prefills:\n{listed}\n"
-    return Verdict(False, what=what + printed_note(by_name[survivors[0]]), which=_unasked(outcomes))
+    let_through = f"lets through {len(survivors)} of {len(WRONG_PREFILLS)} wrong prefills"
+    if all(isinstance(o, Returned) and isinstance(o.value, np.ndarray) and o.value.dtype == bool for o in outcomes):
+        what = f"Your test returns its finding and nobody looks at that: assert. So it {let_through}."
+        return Verdict(False, what=what + printed_note(outcomes[0]), which=_unasked(outcomes))
+    asked = [name for name in survivors if WRONG_PREFILLS[name].needs in usage(by_name[name])]
+    alike = bool(asked) and _all_alike(outcomes)
+    listed = "\n".join(f"  - {name}: {_advice(WRONG_PREFILLS[name], name in asked, alike)}" for name in survivors)
+    what = f"Your test {let_through}:\n{listed}\n"
+    which = _unasked(outcomes)
+    if alike:
+        what += (
+            "All tokens of your prompt are alike, so all values are, and attention returns the same whatever it looks "
+            "at.\n"
+        )
+        which = "Use a prompt of different tokens." + (f" {which}" if len(survivors) > len(asked) else "")
+    return Verdict(False, what=what + printed_note(by_name[survivors[0]]), which=which)
+
+
+def _advice(mistake: Mistake, asked: bool, alike: bool) -> str:
+    """What is wrong, and what a test still has to do for it, given whether it asked what shows it.
+
+    alike   its prompt repeats one token: then that may be at fault, and not what it compares
+    """
+    if not asked:
+        return f"{mistake.what}. To refuse it: {mistake.ask}."
+    if alike:
+        return f"{mistake.what}. To refuse it: use different tokens, and {mistake.compare}."
+    seen = f"{_ASKED[mistake.needs]}, but what you compare does not show it"
+    return f"{mistake.what}. {seen}. To refuse it: {mistake.compare}."
+
+
+def _all_alike(outcomes: Sequence[Outcome]) -> bool:
+    """Whether every prompt asked about repeats one token (and some prompt has more than one)."""
+    prompts = [ids for o in outcomes for _, ids, *_ in o.asked]
+    return all(len(set(ids)) == 1 for ids in prompts) and any(len(ids) > 1 for ids in prompts)
 
 
 def _unasked(outcomes: Sequence[Outcome]) -> str:
@@ -184,7 +266,47 @@ def _run(name: str, weights: int, ids: tuple[int, ...], sizes: tuple[int, ...], 
         starts = np.cumsum([0, *sizes]).tolist()
         positions = lambda cached, computed, take: cached + starts.index(computed) * max(sizes) + np.arange(take)  # noqa: E731
         return prefill(model, ids, sizes, hit=hit, positions=positions)
+    if name == "last_layer_keys":
+        return prefill(_last_keys_restart(model), ids, sizes, hit=hit)
+    if name == "coarse_angles":
+        return prefill(_coarse_angles(model), ids, sizes, hit=hit)
     return Scenario(model, ids, sizes, hit).run(FAULTS[_KNOWN[name]] if name in _KNOWN else None)
+
+
+def _last_keys_restart(model: Model) -> Model:
+    """The model for one request whose last layer's keys are turned back to the beginning of their chunk."""
+    model = copy.copy(model)
+    model.new_pool = functools.partial(_pool_that_turns_back, model.config, model.new_pool)
+    return model
+
+
+def _pool_that_turns_back(config: ModelConfig, new_pool: Callable, *args) -> KVPool:
+    pool = new_pool(*args)
+    write, written = pool.write, 0
+
+    def turned_back(layer, slots, k, v):
+        nonlocal written
+        if layer == config.num_layers - 1:  # the tokens before this chunk are those that were written so far
+            k = rope(k, np.full(len(k), -written), config.rope_theta)
+            written += len(k)
+        write(layer, slots, k, v)
+
+    pool.write = turned_back
+    return pool
+
+
+def _coarse_angles(model: Model) -> Model:
+    """The model with its cosines and sines rounded to bfloat16, in every chunk and in the prefix."""
+    model = copy.copy(model)
+    exact = model._rope
+    model._rope = lambda positions: tuple(_to_bfloat16(x) for x in exact(positions))
+    return model
+
+
+def _to_bfloat16(x: np.ndarray) -> np.ndarray:
+    """float32 rounded to the nearest number that bfloat16 has, ties to even."""
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).astype(np.uint32).view(np.float32)
 
 
 _KNOWN = {

@@ -57,7 +57,7 @@ def judge_kv(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
         if (
             got.shape != (call.args[2],)
             or got.dtype.kind not in "iu"
-            or not (np.abs(got.astype(np.float64)) < MAX_ANGLE).all()
+            or not ((got >= 0) & (got.astype(np.float64) < MAX_ANGLE)).all()
         ):
             return _trouble(call, got)
         return None
@@ -97,11 +97,21 @@ WRONG = (
         "Every position is one too large: this counts from 1. The first token of a request stands at position 0.",
     ),
     _wrong(
+        "one_too_few",
+        "return np.arange(cached + computed - 1, cached + computed + take - 1)",
+        "Every position is one too small. As many tokens stand before the first as its position says.",
+    ),
+    _wrong(
         "chunk_grid",
         "return cached + computed // take * take + np.arange(take)",
         "This is the chunk's index times its length, which supposes that all chunks before it were as long as this "
         "one. "
         "Chunks are ragged: the last one is what was left, and others shrink when the budget is short.",
+    ),
+    _wrong(
+        "grid_no_cached",
+        "return computed // take * take + np.arange(take)",
+        "Index times length, and the hit is forgotten.",
     ),
     _wrong(
         "inclusive_end",

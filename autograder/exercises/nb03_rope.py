@@ -70,17 +70,18 @@ def judge_logic(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
 
 
 def bits_cases(seed: int) -> list[Call]:
-    """Keys of 60 tokens in one pass, then the same keys in chunks of 1, ragged ones, and behind a hit."""
+    """60 keys in one pass, then the same in chunks of 1, ragged ones, and behind a hit. The last 5 are decodes."""
     rng = np.random.default_rng(seed)
     tokens, hit = 60, int(rng.integers(17, 40))
     x, positions = _x(rng, tokens, 2, 32), np.arange(tokens)
+    positions[-5:] = rng.integers(100, 900, 5)
     parts = ((0, tokens), (0, 1), (31, 32), (1, 3), (3, 10), (10, 41), (hit, hit + 5), (hit, tokens))
     return [_call(x[a:b], positions[a:b], rows=(a, b)) for a, b in parts]
 
 
 def judge_bits(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     """Right, and each chunk's rows the same as one pass's in every bit. Never compared with the library's own bits."""
-    return keeps_bits(calls, outcomes, _logic, lambda row: f"position {row}", _ROUNDING)
+    return keeps_bits(calls, outcomes, _logic, lambda row: f"token {row}", _ROUNDING)
 
 
 _ROUNDING = (
@@ -126,6 +127,11 @@ WRONG = (
         "Only the first position is used and the others are counted on from it. The rows of a batch can belong to "
         "several requests, each at its own position.",
         table="rope_cos_sin(positions[0] + np.arange(len(x)), x.shape[-1], theta)",
+    ),
+    _wrong(
+        "chunk_relative",
+        "The first position is taken off all of them: a chunk-relative rotation, in which every chunk begins at 0.",
+        table="rope_cos_sin(positions - positions[0], x.shape[-1], theta)",
     ),
     _wrong(
         "one_based",

@@ -32,7 +32,7 @@ WRONG = (
     WrongAnswer(
         "returns_the_answer",
         _cuts("same = np.array_equal(k, k0) and np.array_equal(v, v0)") + "    return same\n",
-        "It returns its finding and nobody looks at that. A test refuses by raising: assert ...",
+        "Nothing that a test returns counts. It refuses by raising: assert np.array_equal(...), once for each cut.",
     ),
     WrongAnswer(
         "v_of_layer_0",
@@ -61,6 +61,20 @@ WRONG = (
         "A test that compares V and logits within a tolerance does exactly this. Attention depends on differences of "
         "positions, "
         "so when all are one too large only the last bits of V and logits change. K itself is turned further.",
+    ),
+    WrongAnswer(
+        "all_v",
+        _cuts("assert np.array_equal(v, v0)"),
+        "A test that compares V alone, of every layer and in every bit, does exactly this. V shows what the layers "
+        "before it did with positions, and no layer comes behind the last: its keys reach K and the logits only.",
+    ),
+    WrongAnswer(
+        "tolerance",
+        _cuts(
+            "for got, want in ((k, k0), (v, v0), (logits, logits0)):\n        assert np.allclose(got, want, atol=0.1)"
+        ),
+        "A test that compares K, V and logits within a tolerance does exactly this. What is wrong by little is wrong "
+        "in other bits: here the arithmetic is exact, so compare with np.array_equal.",
     ),
     WrongAnswer(
         "equal_chunks",

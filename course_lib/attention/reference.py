@@ -13,7 +13,7 @@ def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray) -> np.
     mask      [chunk_len, keys]       bool, True where a query sees a key
     returns   [chunk_len, head_dim]   float32
 
-    Every sum runs inside an exact operation, so a row's bits do not depend on how the prompt was cut.
+    Every sum runs inside an exact operation whose grid is the same in every cut, so a row's bits do not depend on it.
     """
     scores = exact.matmul(q, k.T) / np.float32(np.sqrt(q.shape[-1]))
     scores = np.where(mask, scores, -np.inf)

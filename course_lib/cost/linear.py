@@ -29,7 +29,17 @@ class LinearCost:
         """Duration of one step with that many prompt tokens and decodes (each 0 or more, not both 0)."""
         if prefill_tokens < 0 or decodes < 0 or prefill_tokens + decodes < 1:
             raise ValueError(f"{prefill_tokens} prompt tokens and {decodes} decodes are not a step: give it some work.")
-        return self.fixed_us + self.prefill_us_per_token * prefill_tokens + self.decode_us * decodes
+        return step_us(prefill_tokens, decodes, self)
+
+
+def step_us(prefill: int, decodes: int, m: LinearCost) -> int:
+    """How long one step takes, in whole microseconds.
+
+    prefill   prompt tokens in the step, 0 or more
+    decodes   users who get one token each in the step, 0 or more
+    m         the cost: m.fixed_us, m.prefill_us_per_token and m.decode_us, whole microseconds each
+    """
+    return m.fixed_us + m.prefill_us_per_token * prefill + m.decode_us * decodes
 
 
 # "reference" reproduces the read-outs the course is built on: 24 users, prompt 8,192, chunk 1,024 give a worst

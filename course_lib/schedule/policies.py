@@ -46,14 +46,28 @@ def plan_whole_prompt(
 
     `max_chunk` has no meaning here. A prompt longer than the budget never runs (starvation).
     """
-    chunks = _decodes(requests, min(max_num_batched_tokens, max_num_seqs))
-    left = max_num_batched_tokens - len(chunks)
-    for request in _prompts(requests):
-        if request.num_uncomputed > left or len(chunks) >= max_num_seqs:
+    decodes = _decodes(requests, min(max_num_batched_tokens, max_num_seqs))
+    prompts = _prompts(requests)[: max_num_seqs - len(decodes)]
+    picked = whole_prompt_pick([r.num_uncomputed for r in prompts], max_num_batched_tokens - len(decodes))
+    return (*decodes, *(_chunk(prompts[i], prompts[i].num_uncomputed) for i in picked))
+
+
+def whole_prompt_pick(queue: Sequence[int], budget: int) -> list[int]:
+    """Which of the waiting prompts run in this step, whole. Returns their places in the queue, counted from 0.
+
+    First come, first served: the step takes prompts from the front while all of the next one still fits. One that
+    does not fit stops those behind it too.
+
+    queue    tokens of each waiting prompt, in order of arrival, each at least 1
+    budget   tokens that the step has left for prompts
+    """
+    picked = []
+    for place, tokens in enumerate(queue):
+        if tokens > budget:
             break
-        chunks.append(_chunk(request, request.num_uncomputed))
-        left -= request.num_uncomputed
-    return tuple(chunks)
+        picked.append(place)
+        budget -= tokens
+    return picked
 
 
 def plan_sarathi(

@@ -1,0 +1,406 @@
+"""Exercise 1.2, prefill: a prompt in chunks, each against what the chunks before it left."""
+
+from __future__ import annotations
+
+import copy
+import functools
+
+import numpy as np
+
+from autograder.compare import broke, no_array, printed_note
+from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Verdict, WrongAnswer
+from autograder.exercises import kv
+from autograder.exercises.nb01_cache import same
+from autograder.packing import pack, unpack
+from course_lib.prefill import KVSnapshot, one_pass
+
+
+class _Noting:
+    """An embedding that notes how many tokens are looked up at a time: the chunks that really ran."""
+
+    def __init__(self, table: np.ndarray):
+        self.table, self.sizes = table, []
+
+    def __getitem__(self, ids):
+        self.sizes.append(int(np.size(ids)))
+        return self.table[ids]
+
+
+def drive(prefill, ids: list[int], sizes: list[int]) -> np.ndarray:
+    """The chunk lengths that ran, the logits, and each layer's keys and values."""
+    model = copy.copy(kv.model())
+    model.embedding = noting = _Noting(model.embedding)
+    result = prefill(model, ids, sizes)
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
+        raise TypeError(f"it returned {_described(result)}, wanted a pair: the cache, and the last token's logits")
+    cache, logits = result
+    if isinstance(cache, np.ndarray) or not hasattr(cache, "view"):
+        raise TypeError(f"the first thing that it returned is {_described(cache)}, wanted the cache")
+    views, names = [], []
+    for layer in range(model.config.num_layers):
+        views += cache.view(layer)
+        names += [f"what the returned cache's view({layer}) gives as its {name}" for name in ("keys", "values")]
+    return pack([noting.sizes, logits, *views], ["the list of chunks", "the second thing, the logits,", *names])
+
+
+def _described(value) -> str:
+    return "None" if value is None else f"something of type {type(value).__name__}"
+
+
+def _call(ids: tuple[int, ...], sizes: tuple[int, ...]) -> Call:
+    shown = " + ".join(map(str, sizes)) if len(sizes) <= 8 else f"{len(sizes)} chunks of 1"
+    return Call((list(ids), list(sizes)), f"prefill of {len(ids)} tokens, cut {shown}", {"ids": ids})
+
+
+def _cases(seed: int, low: int, high: int, partitions: int) -> list[Call]:
+    """Ragged cuts of one prompt, then all of it in one pass, and token by token."""
+    rng = np.random.default_rng(seed)
+    length = int(rng.integers(low, high))
+    ids = kv.prompt(rng, length)
+    cuts = [kv.ragged(rng, length, int(rng.integers(2, 5))) for _ in range(partitions)]
+    return [_call(ids, sizes) for sizes in (*cuts, (length,), (1,) * length)]
+
+
+def kv_cases(seed: int) -> list[Call]:
+    return _cases(seed, 17, 25, 20)
+
+
+def logits_cases(seed: int) -> list[Call]:
+    return _cases(seed, 12, 17, 5)
+
+
+@functools.lru_cache(maxsize=8)
+def _reference(ids: tuple[int, ...]) -> KVSnapshot:
+    return one_pass(kv.model(), ids)
+
+
+def _first_part(call: Call, outcome: Outcome) -> tuple[str | None, list[np.ndarray]]:
+    what = broke(call, outcome) if isinstance(outcome, Raised) else no_array(call, outcome)
+    return what, [] if what else unpack(outcome.value)
+
+
+def _kv_trouble(call: Call, parts: list[np.ndarray]) -> str | None:
+    """The first layer whose keys or values are not one pass's; then, whether it was cut as asked."""
+    right, (ran, _, *views) = _reference(call.facts["ids"]), parts
+    for layer in range(len(right.k)):
+        for name, got, wanted in (("K", views[2 * layer], right.k[layer]), ("V", views[2 * layer + 1], right.v[layer])):
+            if got.shape != wanted.shape:
+                tokens = f"layer {layer} {name} has shape {list(got.shape)}, wanted {list(wanted.shape)}"
+                return f"{call.label}: {tokens}, a row for each token of the prompt."
+            differs = (got != wanted).any(axis=(1, 2))
+            if differs.any():
+                clean = "" if layer or name == "V" else _layer_0_v(views[1], right.v[0])
+                first = f"layer {layer} {name} differs, first at position {int(np.argmax(differs))}"
+                return f"{call.label}: compared with one pass, {first}{clean}."
+    if ran.tolist() != call.args[1]:
+        return (
+            f"{call.label}: the cache is right, but the chunks that ran have {_sizes(ran.tolist())} tokens, "
+            f"wanted {_sizes(call.args[1])}."
+        )
+    return None
+
+
+def _layer_0_v(got: np.ndarray, wanted: np.ndarray) -> str:
+    """Layer 0's values know no position: clean beside wrong keys, they say that the tokens are right."""
+    return "; layer 0 V is equal: the right tokens, at wrong positions" if np.array_equal(got, wanted) else ""
+
+
+def _sizes(sizes: list[int]) -> str:
+    shown = ", ".join(map(str, sizes[:8]))
+    return shown + (", ..." if len(sizes) > 8 else "")
+
+
+def _logits_trouble(call: Call, parts: list[np.ndarray]) -> str | None:
+    right, logits = _reference(call.facts["ids"]).logits, parts[1]
+    if logits.shape != right.shape:
+        return (
+            f"{call.label}: the logits have shape {list(logits.shape)}, wanted {list(right.shape)}: the last token's."
+        )
+    if not np.array_equal(logits, right):
+        return f"{call.label}: {int((logits != right).sum())} of {len(right)} logits are not those of one pass."
+    return None
+
+
+def _judge(trouble, count: str):
+    def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
+        for call, outcome in zip(calls, outcomes, strict=True):
+            what, parts = _first_part(call, outcome)
+            what = what or trouble(call, parts)
+            if what:
+                return Verdict(False, what=what + printed_note(outcome))
+        return Verdict(True, count=count.format(len(calls)))
+
+    return judge
+
+
+def _wrong(name: str, body: str, message: str, reread: str = "") -> WrongAnswer:
+    text = f"""\
+def prefill(model, ids, sizes):
+    c = model.config
+    cache = KVCache(c.num_layers, c.kv_heads, c.head_dim)
+    start = 0
+{body}"""
+    return WrongAnswer(name, text, message, reread)
+
+
+WRONG = (
+    _wrong(
+        "fresh_cache",
+        """\
+    for size in sizes:
+        cache = KVCache(c.num_layers, c.kv_heads, c.head_dim)
+        logits = run_chunk(model, ids[start : start + size], cache)
+        start += size
+    return cache, logits
+""",
+        "Every chunk gets a new, empty cache, so it sees nothing of the prompt before it, and only the last chunk's "
+        "tokens are returned. Make one cache, above the loop.",
+    ),
+    _wrong(
+        "blind_chunks",
+        """\
+    for size in sizes:
+        own = KVCache(c.num_layers, c.kv_heads, c.head_dim)
+        logits = run_chunk(model, ids[start : start + size], own)
+        for layer in range(c.num_layers):
+            cache.append(layer, *own.view(layer))
+        start += size
+    return cache, logits
+""",
+        "Each chunk was computed against an empty cache, as if it were a prompt of its own, and the pieces were put "
+        "together afterwards. A chunk must run against what the chunks before it left.",
+    ),
+    _wrong(
+        "last_chunk_dropped",
+        """\
+    logits = np.zeros(c.vocab_size, np.float32)
+    for size in sizes[:-1]:
+        logits = run_chunk(model, ids[start : start + size], cache)
+        start += size
+    return cache, logits
+""",
+        "The last chunk never runs: its tokens are missing in the cache, and the logits are those of a token in the "
+        "middle of the prompt.",
+    ),
+    _wrong(
+        "first_logits",
+        """\
+    first = None
+    for size in sizes:
+        logits = run_chunk(model, ids[start : start + size], cache)
+        first = logits if first is None else first
+        start += size
+    return cache, first
+""",
+        "These are the logits of the first chunk: they say what comes after its last token, in the middle of the "
+        "prompt. Only the chunk that holds the prompt's last token says how the answer begins.",
+        "Reread notebook 01, section 3.",
+    ),
+    _wrong(
+        "every_chunks_logits",
+        """\
+    kept = []
+    for size in sizes:
+        kept.append(run_chunk(model, ids[start : start + size], cache))
+        start += size
+    return cache, np.array(kept)
+""",
+        "The logits of every chunk are kept. Those of the earlier chunks answer a question that nobody asked, since "
+        "the next token is known already: keep the last chunk's alone.",
+        "Reread notebook 01, section 3.",
+    ),
+    _wrong(
+        "summed_logits",
+        """\
+    total = np.zeros(c.vocab_size, np.float32)
+    for size in sizes:
+        total = total + run_chunk(model, ids[start : start + size], cache)
+        start += size
+    return cache, total
+""",
+        "The logits of all chunks are added up. They are no parts of one result: each belongs to another token. Keep "
+        "the last chunk's alone.",
+        "Reread notebook 01, section 3.",
+    ),
+    _wrong(
+        "equal_chunks",
+        """\
+    for i in range(len(sizes)):
+        chunk = ids[i * sizes[0] : i * sizes[0] + sizes[0]]
+        logits = run_chunk(model, chunk, cache) if len(chunk) else logits
+    return cache, logits
+""",
+        "Every chunk is taken to be as long as the first, which is right for equal chunks only. A chunk starts where "
+        "the one before it stopped, and has its own length.",
+    ),
+    _wrong(
+        "equal_chunks_raises",
+        """\
+    for i in range(len(sizes)):
+        logits = run_chunk(model, ids[i * sizes[0] : i * sizes[0] + sizes[0]], cache)
+    return cache, logits
+""",
+        "Every chunk is taken to be as long as the first: ragged chunks then run out of tokens, or leave some over. A "
+        "chunk starts where the one before it stopped.",
+    ),
+    _wrong(
+        "index_times_own_size",
+        """\
+    for i, size in enumerate(sizes):
+        chunk = ids[i * size : i * size + size]
+        logits = run_chunk(model, chunk, cache) if len(chunk) else logits
+    return cache, logits
+""",
+        "The start is the chunk's number times its own length, which is right for equal chunks only. Keep a running "
+        "start.",
+    ),
+    _wrong(
+        "mean_logits",
+        """\
+    kept = []
+    for size in sizes:
+        kept.append(run_chunk(model, ids[start : start + size], cache))
+        start += size
+    return cache, np.mean(kept, axis=0, dtype=np.float32)
+""",
+        "These are the mean of all chunks' logits. Only the last chunk's say how the answer begins.",
+        "Reread notebook 01, section 3.",
+    ),
+    _wrong(
+        "stop_is_size",
+        """\
+    for size in sizes:
+        if len(ids[start:size]):
+            logits = run_chunk(model, ids[start:size], cache)
+        start += size
+    return cache, logits
+""",
+        "A slice ids[a:b] stops in front of position b; it does not have length b. The chunk is "
+        "ids[start : start + size].",
+    ),
+    _wrong(
+        "one_token_overlap",
+        """\
+    for size in sizes:
+        logits = run_chunk(model, ids[max(start - 1, 0) : start + size], cache)
+        start += size
+    return cache, logits
+""",
+        "Each chunk repeats the last token of the one before it, so that token is in the cache twice and all later "
+        "ones stand one position too far. The cache has it already.",
+    ),
+    _wrong(
+        "from_the_start_again",
+        """\
+    for size in sizes:
+        start += size
+        logits = run_chunk(model, ids[:start], cache)
+    return cache, logits
+""",
+        "Each chunk computes the prompt from its beginning again and appends it all once more. What earlier chunks "
+        "computed is in the cache: run only the new tokens.",
+    ),
+    _wrong(
+        "recomputed",
+        """\
+    for size in sizes:
+        start += size
+        cache = KVCache(c.num_layers, c.kv_heads, c.head_dim)
+        logits = run_chunk(model, ids[:start], cache)
+    return cache, logits
+""",
+        "The cache is thrown away before each chunk and the prompt computed from its beginning again. The result is "
+        "right, and the steps get longer and longer: nothing has been divided.",
+    ),
+    _wrong(
+        "one_pass",
+        """\
+    logits = run_chunk(model, ids, cache)
+    return cache, logits
+""",
+        "The whole prompt runs in one pass and `sizes` is ignored. That leaves the right cache, and freezes everybody "
+        "else for as long as before.",
+    ),
+    _wrong(
+        "back_to_front",
+        """\
+    stop = len(ids)
+    for size in reversed(sizes):
+        logits = run_chunk(model, ids[stop - size : stop], cache)
+        stop -= size
+    return cache, logits
+""",
+        "The chunks run back to front. A chunk needs the keys and values of all tokens before it, so the order is not "
+        "free: the first chunk first.",
+    ),
+    _wrong(
+        "logits_first",
+        """\
+    for size in sizes:
+        logits = run_chunk(model, ids[start : start + size], cache)
+        start += size
+    return logits, cache
+""",
+        "The two results are swapped: the cache comes first, then the logits.",
+    ),
+)
+
+RIGHT = (
+    """\
+def prefill(model, ids, sizes):
+    cache = KVCache(model.config.num_layers, model.config.kv_heads, model.config.head_dim)
+    ends = np.cumsum(sizes)
+    for start, stop in zip([0, *ends[:-1]], ends):
+        last = run_chunk(model, ids[start:stop], cache)
+    return cache, last
+""",
+    """\
+def prefill(model, ids, sizes):
+    cache = KVCache(kv_heads=model.config.kv_heads, head_dim=model.config.head_dim, num_layers=model.config.num_layers)
+    todo = list(ids)
+    for size in sizes:
+        chunk, todo = todo[:size], todo[size:]
+        logits = run_chunk(model, chunk, cache)
+    return [cache, logits.tolist()]
+""",
+    """\
+class Pairs:
+    def __init__(self):
+        self.layers = {}
+
+    def append(self, layer, k, v):
+        old = self.layers.get(layer, (k[:0], v[:0]))
+        self.layers[layer] = tuple(np.concatenate(pair) for pair in zip(old, (k, v)))
+
+    def view(self, layer):
+        return self.layers.get(layer, (np.zeros((0, 1, 1)), np.zeros((0, 1, 1))))
+
+
+def prefill(model, ids, sizes):
+    def run(done, sizes, cache):
+        logits = run_chunk(model, ids[done : done + sizes[0]], cache)
+        return logits if len(sizes) == 1 else run(done + sizes[0], sizes[1:], cache)
+
+    cache = Pairs()
+    return cache, run(0, sizes, cache)
+""",
+)
+
+EXERCISE = Exercise(
+    name="prefill",
+    number="1.2",
+    title="A prompt in chunks",
+    notebook="01_divisible",
+    mode="equal",
+    groups=(
+        Group("kv", 4, kv_cases, _judge(_kv_trouble, "{} cuts leave one pass's K and V, in every bit")),
+        Group("logits", 2, logits_cases, _judge(_logits_trouble, "{} cuts give one pass's logits, in every bit")),
+    ),
+    same=same,
+    wrong_answers=WRONG,
+    right_answers=RIGHT,
+    reread="Reread notebook 01, section 3.",
+    imports="import numpy as np\nfrom course_lib.lesson_model import KVCache, run_chunk",
+    library=("course_lib.lesson_model:prefill", "course_lib.prefill:prefill", "course_lib.prefill:one_pass"),
+    driver=drive,
+)
