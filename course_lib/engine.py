@@ -99,18 +99,18 @@ class Engine:
     def _compute(self, planned: Step) -> dict[int, int]:
         """Forward and sample: the next token of each request whose chunk ends at its newest token."""
         requests = self.scheduler.requests
-        inputs, ends = [], []
+        ends = [requests[i] for i in self.scheduler.ends(planned)]
+        sampled = {request.id for request in ends}
+        inputs = []
         for chunk in planned.chunks.values():
             request = requests[chunk.request_id]
-            last = chunk.stop == request.num_tokens  # logits of other chunks are not even computed
             inputs.append(
                 ChunkInput(
                     request.token_ids[chunk.start : chunk.stop], chunk.start, request.block_table,
-                    cached=request.num_cached, wants_logits=last,
+                    cached=request.num_cached,
+                    wants_logits=request.id in sampled,  # those of other chunks are not even computed
                 )
             )  # fmt: skip
-            if last:
-                ends.append(request)
         logits = to_numpy(self.model.forward(inputs, self.pool, self._wiring))
         self.logits = {request.id: row for request, row in zip(ends, logits)}
         return {

@@ -7,9 +7,8 @@ tests/make_golden.py writes it when a model or the arithmetic changes on purpose
 import json
 from pathlib import Path
 
-from course_lib.commands.prefill import token_ids
 from course_lib.ledger import ledger_model, prompts
-from course_lib.prefill import one_pass
+from course_lib.prefill import one_pass, token_ids
 from course_lib.weights import seeded_model
 
 PATH = Path(__file__).parent / "assets" / "golden.json"

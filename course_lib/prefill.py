@@ -59,6 +59,11 @@ def ragged(length: int, seed: int = 0) -> list[int]:
     return sizes
 
 
+def token_ids(length: int, vocab_size: int) -> list[int]:
+    """A prompt of pseudo-random tokens, the same on every machine (PCG64's raw stream)."""
+    return (np.random.PCG64(7).random_raw(length) % np.uint64(vocab_size)).astype(int).tolist()
+
+
 def one_pass(model: Model, token_ids: Sequence[int], *, block_size: int = 16) -> KVSnapshot:
     """The reference: the whole prompt in one chunk, nothing cached, nobody beside it."""
     return prefill(model, token_ids, [len(token_ids)], block_size=block_size)

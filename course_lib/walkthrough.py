@@ -14,7 +14,7 @@ import numpy as np
 from course_lib.cli import Parser, UserError, positive
 from course_lib.cost.linear import PRESETS
 from course_lib.engine import Engine
-from course_lib.prefill import one_pass
+from course_lib.prefill import one_pass, token_ids
 from course_lib.schedule.profiles import profile_named
 from course_lib.schedule.request import Request
 from course_lib.schedule.scheduler import Scheduler
@@ -103,8 +103,7 @@ def tell(setting: Setting, block_size: int) -> Story:
 
     def step() -> StepRecord:
         planned = scheduler.schedule()
-        ends = [i for i, chunk in planned.chunks.items() if chunk.stop == scheduler.requests[i].num_tokens]
-        return scheduler.commit(planned, dict.fromkeys(ends, 0))
+        return scheduler.commit(planned, dict.fromkeys(scheduler.ends(planned), 0))
 
     return _play(scheduler, step, shared=range(PROMPT), others=range(100_000, 200_000))
 
@@ -116,7 +115,7 @@ def run(setting: Setting, block_size: int, model, one_cold) -> tuple[Story, bool
         max_num_batched_tokens=setting.budget, max_chunk=setting.max_chunk, max_num_seqs=8,
         enable_prefix_caching=setting.caching,
     )  # fmt: skip
-    ids = prompt_ids(model)
+    ids = token_ids(PROMPT, model.config.vocab_size)
     kept = {}
 
     def look(request: Request) -> None:
@@ -125,10 +124,6 @@ def run(setting: Setting, block_size: int, model, one_cold) -> tuple[Story, bool
         )
 
     return _play(engine.scheduler, engine.step, shared=ids, others=ids[::-1], look=look), kept["equal"]
-
-
-def prompt_ids(model) -> list[int]:
-    return (np.random.PCG64(3).random_raw(PROMPT) % np.uint64(model.config.vocab_size)).astype(int).tolist()
 
 
 def _play(scheduler: Scheduler, step, shared, others, look=None) -> Story:
@@ -199,7 +194,7 @@ def main(argv: Sequence[str]) -> int:
         _print(size, readings, cells, answer["lookup_ms"])
     if args.engine:
         model = seeded_model()
-        cold = one_pass(model, prompt_ids(model))
+        cold = one_pass(model, token_ids(PROMPT, model.config.vocab_size))
         results = [(setting, *run(setting, size, model, (cold.k, cold.v))) for setting in CELLS]
         answer["kv_equal"] = {setting.name: equal for setting, _, equal in results}
         answer["plans_equal"] = all(ran.chunks == told.chunks for (_, ran, _), (_, told) in zip(results, cells))

@@ -46,7 +46,7 @@ TABLE = {
     # lessons: what notebooks 01 and 04 build, on top of the model
     "course_lib.lesson_model": "rope attention model",
     "course_lib.bits": "",
-    "course_lib.golden": "commands ledger prefill weights",
+    "course_lib.golden": "ledger prefill weights",
     "course_lib.kv_diff": "prefill",
     "course_lib.ledger": "model prefill weights",
     "course_lib.train_ledger": "cli huggingface ledger model rope safetensors_file weights",

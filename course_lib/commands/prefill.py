@@ -13,7 +13,7 @@ from course_lib.commands import saved
 from course_lib.faults import FAULTS, Scenario
 from course_lib.invariant.exact import MAX_KEYS
 from course_lib.kv_diff import Divergence, first_divergence
-from course_lib.prefill import KVSnapshot, cut, one_pass, ragged
+from course_lib.prefill import KVSnapshot, cut, one_pass, ragged, token_ids
 from course_lib.rope import MAX_ANGLE
 from course_lib.weights import load_model, seeded_model
 
@@ -113,11 +113,6 @@ def _refuse_what_is_not_finite(reference: KVSnapshot, dtype: str) -> None:
             raise UserError(
                 f"one pass leaves {name} that are not finite in {dtype}: check the weights, or the --dtype."
             )
-
-
-def token_ids(length: int, vocab_size: int) -> list[int]:
-    """The prompt: pseudo-random tokens, the same on every machine (PCG64's raw stream)."""
-    return (np.random.PCG64(7).random_raw(length) % np.uint64(vocab_size)).astype(int).tolist()
 
 
 def _chunks(text: str) -> list[int | str]:

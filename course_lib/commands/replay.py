@@ -147,8 +147,7 @@ def _request(number: int, given: dict) -> Request:
 
 def _step(scheduler: Scheduler):
     step = scheduler.schedule()
-    ends = {i: scheduler.requests[i].num_tokens for i in step.chunks}
-    return scheduler.commit(step, {i: GENERATED + n for i, n in ends.items() if step.chunks[i].stop == n})
+    return scheduler.commit(step, {i: GENERATED + step.chunks[i].stop for i in scheduler.ends(step)})
 
 
 def _compare_end(record: dict, cache: CacheManager, tables: dict[str, list[int]]) -> None:

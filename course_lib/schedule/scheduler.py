@@ -127,13 +127,17 @@ class Scheduler:
         self.restore_order(step)
         self._planned = None
 
+    def ends(self, step: Step) -> list[int]:
+        """Ids of the requests that get a token in this step, in batch order: their chunk ends at their newest token."""
+        return [i for i, chunk in step.chunks.items() if chunk.stop == self.requests[i].num_tokens]
+
     def commit(self, step: Step, sampled: Mapping[int, int], duration_us: int | None = None) -> StepRecord:
         """The step was computed: requests advance, full blocks are published, who is done gives its blocks back.
 
         sampled   request id -> its next token, for exactly the chunks that end at their request's newest token
         """
         self._expect_planned(step)
-        ends = [i for i, chunk in step.chunks.items() if chunk.stop == self.requests[i].num_tokens]
+        ends = self.ends(step)
         if set(sampled) != set(ends):
             raise ValueError(f"tokens were sampled for requests {sorted(sampled)}; chunks end in those of {ends}.")
         if not self.publish_early:  # before anybody advances: a prefix cache of one's own may raise

@@ -56,8 +56,7 @@ def busy_scheduler(profile: str) -> Scheduler:
 
 def advance(scheduler: Scheduler):
     step = scheduler.schedule()
-    ends = [i for i, c in step.chunks.items() if c.stop == scheduler.requests[i].num_tokens]
-    return scheduler.commit(step, dict.fromkeys(ends, 1))
+    return scheduler.commit(step, dict.fromkeys(scheduler.ends(step), 1))
 
 
 def textbook_plan(requests, budget: int) -> list[tuple[int, int]]:
