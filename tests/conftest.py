@@ -1,5 +1,6 @@
 """What all tests share: markers that skip with a reason, a copy of the project, a Python that has nothing."""
 
+import json
 import os
 import shutil
 import tempfile
@@ -77,3 +78,44 @@ def bare_python(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bare")
     venv.create(folder, with_pip=False)
     return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+@pytest.fixture
+def command(capsys):
+    """command(*argv) -> exit code, stdout, stderr."""
+
+    from course_lib.__main__ import main
+
+    def run(*argv):
+        try:
+            code = main([str(a) for a in argv])
+        except SystemExit as exit:
+            code = exit.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def refused(command):
+    """refused(*argv) -> the one line on stderr."""
+
+    def run(*argv):
+        code, out, err = command(*argv)
+        assert (code, out) == (2, ""), err
+        assert len(err.splitlines()) == 1 and len(err) < 1000
+        return err
+
+    return run
+
+
+@pytest.fixture
+def as_json(command):
+    """as_json(*argv) -> exit code and the object printed."""
+
+    def run(*argv):
+        code, out, err = command(*argv, "--json")
+        assert err == ""
+        return code, json.loads(out)
+
+    return run

@@ -25,45 +25,6 @@ ROOT = Path(__file__).parents[1]
 CASE = ("--prompt-len", "60", "--hit", "37", "--block-size", "8")
 
 
-@pytest.fixture
-def command(capsys):
-    """command(*argv) -> exit code, stdout, stderr."""
-
-    def run(*argv):
-        try:
-            code = main([str(a) for a in argv])
-        except SystemExit as exit:
-            code = exit.code
-        return code, *capsys.readouterr()
-
-    return run
-
-
-@pytest.fixture
-def refused(command):
-    """refused(*argv) -> the one line on stderr."""
-
-    def run(*argv):
-        code, out, err = command(*argv)
-        assert (code, out) == (2, ""), err
-        assert len(err.splitlines()) == 1 and len(err) < 1000
-        return err
-
-    return run
-
-
-@pytest.fixture
-def as_json(command):
-    """as_json(*argv) -> exit code and the object printed."""
-
-    def run(*argv):
-        code, out, err = command(*argv, "--json")
-        assert err == ""
-        return code, json.loads(out)
-
-    return run
-
-
 # --- the way in
 
 

@@ -40,7 +40,7 @@ def test_the_lists_of_pyproject_are_read_as_a_toml_reader_reads_them():
     here = Environment(ROOT)
     assert here.requirements([]) == core
     assert here.requirements(["lab"]) == core + extras["lab"]
-    assert here.requirements(["dev"]) == core + extras["dev"][1:] + extras["lab"] + extras["grade"]
+    assert here.requirements(["dev"]) == core + extras["dev"][1:] + extras["lab"] + extras["grade"] + extras["serve"]
 
 
 # ---- setting up

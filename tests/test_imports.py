@@ -34,7 +34,7 @@ TABLE = {
     "course_lib.sampling": "",
     "course_lib.cache.radix": "",
     # costs: integers, no engine
-    "course_lib.cost": "cli cost",
+    "course_lib.cost": "cli cost cache.manager cache.prefix schedule trace",
     # the engine, bottom up
     "course_lib.model": "arrays masks rope invariant attention cache.pool",
     "course_lib.safetensors_file": "cli",
@@ -50,10 +50,16 @@ TABLE = {
     "course_lib.kv_diff": "prefill",
     "course_lib.ledger": "model prefill weights",
     "course_lib.train_ledger": "cli huggingface ledger model rope safetensors_file weights",
+    # the load generator knows servers by their address only
+    "course_lib.trace_file": "cli",
+    "course_lib.commands.load": "cli serve trace_file",
+    # the engine over HTTP
+    "course_lib.serve": "cli cost.linear engine ledger schedule serve trace trace_file",
+    "course_lib.commands.serve": "cli engine ledger schedule serve weights",
     # commands
     "course_lib.__main__": "cli",
     "course_lib.commands": "cli commands safetensors_file rope invariant weights prefill faults kv_diff "
-    "cache.manager schedule cost engine",
+    "cache.manager schedule cost engine trace trace_file widgets",
     "course_lib.environment": "cli",
     # what a learner moves, answers and has done
     "course_lib.progress": "cli",

@@ -56,9 +56,10 @@ class BlockAllocator:
             for block in blocks:
                 if block in self.findable:
                     self.findable.forget(block)  # evicted: its content is about to be overwritten
+        refs, pop = self.refs, self._free.popitem
         for block in blocks:
-            del self._free[block]
-            self.refs[block] = 1
+            pop(last=False)
+            refs[block] = 1
         return blocks
 
     def touch(self, blocks: Sequence[int]) -> None:
@@ -75,26 +76,30 @@ class BlockAllocator:
         Raises ValueError, and changes nothing, for a block that is not held that often.
         """
         self._expect(blocks)
-        for block, times in Counter(blocks).items():
-            if times > self.refs[block]:
-                raise ValueError(
-                    f"block {block} is released {times} times but held {self.refs[block]} times. "
-                    "Was this request released twice? Clear its block table when it finishes."
-                )
+        refs, free = self.refs, self._free
+        if blocks and (min(map(refs.__getitem__, blocks)) == 0 or len(set(blocks)) < len(blocks)):
+            for block, times in Counter(blocks).items():
+                if times > refs[block]:
+                    raise ValueError(
+                        f"block {block} is released {times} times but held {refs[block]} times. "
+                        "Was this request released twice? Clear its block table when it finishes."
+                    )
         front: list[int] = []
+        findable = self.findable if self.uncached_first else None
         for block in reversed(blocks):
-            self.refs[block] -= 1
-            if self.refs[block] == 0:
-                to_front = self.uncached_first and self.findable is not None and block not in self.findable
-                if to_front:
+            refs[block] -= 1
+            if refs[block] == 0:
+                if findable is not None and block not in findable:
                     front.append(block)
                 else:
-                    self._free[block] = None
+                    free[block] = None
         for block in reversed(front):
             self._free[block] = None
             self._free.move_to_end(block, last=False)
 
-    def _expect(self, blocks: Iterable[int]) -> None:
+    def _expect(self, blocks: Sequence[int]) -> None:
+        if not blocks or 1 <= min(blocks) <= max(blocks) <= self.num_blocks:
+            return
         for block in blocks:
             if not 1 <= block <= self.num_blocks:
                 raise ValueError(f"no block {block}; there are 1 .. {self.num_blocks} (0 is the null block).")

@@ -83,10 +83,11 @@ class CacheManager:
         new = max(self.blocks_for(stop) - have, 0)
         if not (new or hit or room_for):
             return True  # most decodes
-        revived = sum(self.allocator.is_free(block) for block in hit)  # leave the free list, so count as used
+        revived = sum(map(self.allocator.is_free, hit))  # leave the free list, so count as used
         if max(new, self.blocks_for(room_for) - have) + revived > self.allocator.num_free:
             return False
-        self.allocator.touch(hit)
+        if hit:
+            self.allocator.touch(hit)
         try:
             blocks = self.allocator.allocate(new)
         except BaseException:
@@ -97,8 +98,7 @@ class CacheManager:
 
     def publish(self, request, start: int, stop: int) -> None:
         """Make the blocks findable that are full once tokens [start, stop) are computed."""
-        blocks = self._filled(start, stop)
-        if self.prefix is None or not blocks:
+        if self.prefix is None or not (blocks := self._filled(start, stop)):
             return
         hashes = self._hashes(request, blocks.stop)
         for block in blocks:

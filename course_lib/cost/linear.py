@@ -7,11 +7,13 @@ of this one. There is no quadratic term, so attention's share of a long prompt i
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from course_lib.cost.work import StepCost, StepWork
+
 TRAILING_STEPS = 5  # decode-only steps that a timeline goes on for once the prompt is done
 
 
 @dataclass(frozen=True)
-class LinearCost:
+class LinearCost(StepCost):
     """A step takes fixed_us + prefill_us_per_token per prompt token + decode_us per decode, in microseconds."""
 
     fixed_us: int = 2_600
@@ -30,6 +32,12 @@ class LinearCost:
         if prefill_tokens < 0 or decodes < 0 or prefill_tokens + decodes < 1:
             raise ValueError(f"{prefill_tokens} prompt tokens and {decodes} decodes are not a step: give it some work.")
         return step_us(prefill_tokens, decodes, self)
+
+    def work_us(self, work: StepWork) -> int:
+        return self.step_us(work.prefill_tokens, work.decodes)
+
+    def decode_run_us(self, decodes: int, context: int, steps: int) -> list[int]:
+        return [self.step_us(0, decodes)] * steps  # whatever the context
 
 
 def step_us(prefill: int, decodes: int, m: LinearCost) -> int:

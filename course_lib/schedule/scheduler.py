@@ -4,7 +4,7 @@ schedule() plans a step and reserves its blocks (build_step.py); then commit() o
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from course_lib.cache.manager import CacheManager
 from course_lib.schedule.build_step import Step, StepBuilder
@@ -79,10 +79,38 @@ class Scheduler:
         self._end(request, "aborted")
         return request
 
+    def _end_done(self, request_ids: Iterable[int]) -> list[int]:
+        """Those of the requests that are done give their blocks back and are gone. Returns their ids."""
+        finished = [i for i in request_ids if self.requests[i].why_done()]
+        for request_id in finished:
+            self._end(self.requests[request_id], self.requests[request_id].why_done())
+        if finished:
+            self.running = [r for r in self.running if not r.finish_reason]
+        return finished
+
     def _end(self, request: Request, reason: str) -> None:
         request.finish_reason = reason
         self.cache.release(request)
         del self.requests[request.id]
+
+    def attach(self, request: Request, num_computed: int) -> bool:
+        """Run a request whose first tokens were computed elsewhere and whose KV has arrived (disaggregated prefill).
+
+        False, and nothing taken, when there is no seat or no room. Raises as `add` does.
+        """
+        if self.in_step:
+            raise RuntimeError("a step is being computed; commit or undo it before a request is attached.")
+        if not 0 < num_computed < request.num_tokens:
+            raise ValueError(f"num_computed={num_computed} of {request.num_tokens} tokens: some, and not the newest.")
+        self.add(request)
+        stop = num_computed + 1  # room for the step that comes next as well
+        if len(self.running) == self.max_num_seqs or not self.cache.allocate(request, stop):
+            del self.requests[self.waiting.pop().id]
+            return False
+        self.running.append(self.waiting.pop())
+        request.num_computed, request.num_cached = num_computed, 0
+        self.cache.publish(request, 0, num_computed)
+        return True
 
     # --- a step
 
@@ -150,11 +178,7 @@ class Scheduler:
             if request_id in sampled:
                 request.token_ids.append(int(sampled[request_id]))
             request.num_computed = chunk.stop
-        finished = [i for i in ends if self.requests[i].why_done()]
-        for request_id in finished:
-            self._end(self.requests[request_id], self.requests[request_id].why_done())
-        if finished:
-            self.running = [r for r in self.running if not r.finish_reason]
+        finished = self._end_done(ends)
         self._planned = None
         self._num_steps += 1
         return StepRecord(
@@ -169,6 +193,13 @@ class Scheduler:
             free_blocks=self.cache.num_free,
             duration_us=duration_us,
         )
+
+    def count_steps(self, steps: int, requests: Iterable[Request]) -> list[Request]:
+        """`steps` steps were made outside of schedule and commit (fast_forward.py). Returns those that are done now,
+        which give their blocks back."""
+        self._num_steps += steps
+        finished = set(self._end_done(r.id for r in requests))
+        return [r for r in requests if r.id in finished]
 
     def _expect_planned(self, step: Step) -> None:
         if step is not self._planned:

@@ -1,0 +1,242 @@
+"""The HTTP side, in ASGI: POST /v1/completions, GET /v1/models, GET /health.
+
+A request that has been accepted is answered to its end, or is aborted when its client goes. Once a stream has begun,
+trouble is told in an event, since the status is out.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from course_lib.cli import UserError
+from course_lib.serve.answers import DONE, Answer, Usage, models
+from course_lib.serve.completions import Limits, Refusal, Wanted, parse
+from course_lib.serve.engine_loop import EngineLoop
+from course_lib.serve.texts import Texts
+from course_lib.serve.tickets import Event, Ticket
+
+log = logging.getLogger(__name__)
+JSON = [(b"content-type", b"application/json")]
+STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+@dataclass
+class Service:
+    """What the endpoints share.
+
+    model     the name that clients ask for
+    started   when, in seconds since 1970
+    """
+
+    engine_loop: EngineLoop
+    texts: Texts
+    limits: Limits
+    model: str
+    started: float = field(default_factory=time.time)
+
+    def new_answer(self, wanted: Wanted) -> Answer:
+        name = f"cmpl-{secrets.token_hex(12)}"
+        return Answer(wanted, self.texts, id=name, created=int(time.time()), model=self.model)
+
+    def expect_room(self, prompts: int = 1) -> None:
+        """Refusal when the engine is gone, or has no room for that many prompts more."""
+        if why := self.engine_loop.why_dead:
+            raise Refusal(503, f"Not available: {why}.", code="unavailable")
+        there = len(self.engine_loop.open)
+        if there + prompts > self.limits.max_requests:
+            raise Refusal(
+                429,
+                f"{there} prompts run or wait, and this server takes {self.limits.max_requests}. Try again later.",
+                code="rate_limit_exceeded",
+                headers={"retry-after": "1"},
+            )
+
+    def health(self) -> dict:
+        """For GET /health; "waiting" counts all that were accepted and do not run."""
+        loop, now = self.engine_loop, self.engine_loop.status
+        return {
+            "status": loop.why_dead or "ok",
+            "running": now.running,
+            "waiting": max(len(loop.open) - now.running, 0),
+            "free_blocks": now.free_blocks,
+            "num_blocks": loop.engine.scheduler.cache.num_blocks,
+            "steps": now.steps,
+            "uptime": round(time.time() - self.started, 3),
+        }
+
+
+class Completions:
+    """POST /v1/completions, without a framework's detours: every token passes here."""
+
+    def __init__(self, service: Service):
+        self._service = service
+
+    async def __call__(self, scope, receive, send) -> None:
+        service = self._service
+        try:
+            service.expect_room()  # before a body is read for nothing
+            body = await _body(scope, receive, service.limits.max_body)
+            if body is None:
+                return  # the client went
+            wanted = parse(body, model=service.model, texts=service.texts, limits=service.limits)
+            service.expect_room(len(wanted.prompts))
+            events: asyncio.Queue = asyncio.Queue()
+            tickets = [Ticket(i, ids, wanted.options(), events) for i, ids in enumerate(wanted.prompts)]
+            service.engine_loop.submit(tickets)
+        except Refusal as refusal:
+            return await _refuse(send, refusal)
+        watch = asyncio.create_task(self._watch(receive, tickets, events))
+        try:
+            answer = _stream if wanted.stream else _whole
+            await answer(send, events, tickets, service.new_answer(wanted))
+        finally:
+            watch.cancel()
+            self._abort(tickets)
+
+    async def _watch(self, receive, tickets: list[Ticket], events: asyncio.Queue) -> None:
+        """When the client goes, end its tickets at once: the answer may be stuck in a send."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._abort(tickets)
+        events.put_nowait(None)
+
+    def _abort(self, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            self._service.engine_loop.abort(ticket)
+
+
+async def _body(scope, receive, most: int) -> bytes | None:
+    """The whole body; None when the client went. Refusal (413) of a longer one, as soon as that is known."""
+    headers = dict(scope["headers"])
+    kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+    if kind != b"application/json":  # a page in a browser can send other kinds anywhere, without being asked
+        raise Refusal(415, "Send the body as content-type: application/json.")
+    too_long = Refusal(413, f"The body is longer than {most} bytes.", code="request_too_large")
+    if int(headers.get(b"content-length", 0)) > most:  # digits: h11 has checked
+        raise too_long
+    body, more = bytearray(), True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > most:
+            raise too_long
+    return bytes(body)
+
+
+async def _events(events: asyncio.Queue, tickets: list[Ticket]):
+    """Lists of Events as they come, until all tickets have ended; None when the client went."""
+    left = len(tickets)
+    while left:
+        batch: list[Event | None] = [await events.get()]
+        while not events.empty():
+            batch.append(events.get_nowait())
+        if None in batch:
+            yield None
+            return
+        left -= sum(bool(event.finish_reason) for event in batch)
+        yield batch
+
+
+def _usage(tickets: list[Ticket]) -> Usage:
+    return Usage(
+        sum(len(t.prompt) for t in tickets), sum(len(t.generated) for t in tickets), sum(t.cached or 0 for t in tickets)
+    )
+
+
+def _failure(event: Event) -> Refusal | None:
+    """What is wrong with a ticket that ended without all its tokens."""
+    status = {"error": 500, "unavailable": 503}.get(event.finish_reason)
+    return Refusal(status, f"No answer: {event.error}.", code=f"engine_{event.finish_reason}") if status else None
+
+
+async def _stream(send, events: asyncio.Queue, tickets: list[Ticket], answer: Answer) -> None:
+    """An event for each token. After the failure of one prompt, those of the others still come."""
+    await send({"type": "http.response.start", "status": 200, "headers": STREAM})
+    failed = False
+    async for batch in _events(events, tickets):
+        if batch is None:
+            return
+        out = []
+        for event in batch:
+            if event.token is not None:
+                out.append(answer.event(event.index, event.token, event.finish_reason))
+            elif failure := _failure(event):
+                out.append(failure.event())
+                failed = True
+        await send({"type": "http.response.body", "body": b"".join(out), "more_body": True})
+    last = DONE if failed else answer.last_events(_usage(tickets))
+    await send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+async def _whole(send, events: asyncio.Queue, tickets: list[Ticket], answer: Answer) -> None:
+    reasons = [""] * len(tickets)
+    async for batch in _events(events, tickets):
+        if batch is None:
+            return
+        for event in batch:
+            if failure := _failure(event):
+                return await _refuse(send, failure)
+            reasons[event.index] = event.finish_reason
+    body = answer.whole([t.generated for t in tickets], reasons, _usage(tickets))
+    await send({"type": "http.response.start", "status": 200, "headers": [*JSON, _length(body)]})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _length(body: bytes) -> tuple[bytes, bytes]:
+    return b"content-length", str(len(body)).encode()
+
+
+async def _refuse(send, refusal: Refusal) -> None:
+    body = refusal.body()
+    headers = [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": [*JSON, _length(body), *headers]})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def make_app(service: Service):
+    """The ASGI application. Its lifespan starts the engine's thread, and ends it. UserError without Starlette."""
+    try:
+        from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
+        from starlette.responses import JSONResponse, Response
+        from starlette.routing import Route
+    except ImportError:
+        raise UserError('serving needs Starlette and uvicorn: pip install -e ".[serve]"') from None
+
+    async def health(request):
+        return JSONResponse(service.health(), 503 if service.engine_loop.why_dead else 200)
+
+    async def list_models(request):
+        body = models(service.model, int(service.started), service.limits.max_model_len)
+        return Response(body, media_type="application/json")
+
+    async def http_error(request, error):
+        what = f"{error.detail}: {request.method} {request.url.path}"[:300]
+        refusal = Refusal(error.status_code, what, headers=dict(error.headers or {}))
+        return Response(refusal.body(), refusal.status, refusal.headers, "application/json")
+
+    async def bug(request, error):
+        log.error("a request ended in an error that is ours", exc_info=error)
+        return Response(Refusal(500, "Internal error; see the server's log.").body(), 500, None, "application/json")
+
+    @asynccontextmanager
+    async def lifespan(app):
+        service.engine_loop.start(asyncio.get_running_loop())
+        yield
+        service.engine_loop.stop()
+        await asyncio.to_thread(service.engine_loop.join)
+
+    routes = [
+        Route("/v1/completions", Completions(service), methods=["POST"]),
+        Route("/v1/models", list_models),
+        Route("/health", health),
+    ]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: http_error, Exception: bug}, lifespan=lifespan)
+    app.router.redirect_slashes = False
+    return app

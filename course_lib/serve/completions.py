@@ -1,0 +1,221 @@
+"""What a client asks for in the OpenAI completions protocol, pure: a body becomes a Wanted, or a Refusal.
+
+Field names and defaults as in OpenAI's API (openai 3.57.0, types/completion_create_params.py) and, for what vLLM adds,
+vllm/entrypoints/openai/completion/protocol.py (read on 2026-11-30). Unknown fields are ignored, as both do.
+"""
+
+import json
+from dataclasses import dataclass
+
+from course_lib.serve.texts import Texts
+
+_SEEDS = range(-(2**63), 2**63)  # vLLM's: a 64-bit integer
+
+# Known fields that change an answer, and the only values that can be honoured here; null always can.
+_ONLY: dict[str, tuple] = {
+    "n": (1,), "best_of": (1,), "echo": (False,), "suffix": ("",), "logprobs": (), "prompt_logprobs": (),
+    "top_p": (1,), "top_k": (0, -1), "min_p": (0,), "min_tokens": (0,), "use_beam_search": (False,),
+    "presence_penalty": (0,), "frequency_penalty": (0,), "repetition_penalty": (1,), "length_penalty": (1,),
+    "logit_bias": ({},), "allowed_token_ids": (), "bad_words": ([],), "stop": ("", []), "prompt_embeds": (),
+    "truncate_prompt_tokens": (), "response_format": ({"type": "text"},), "structured_outputs": (), "priority": (0,),
+}  # fmt: skip
+_ADVICE = {"stop": " Give stop_token_ids.", "n": " Send several prompts.", "best_of": " Send several prompts."}
+
+
+class Refusal(Exception):
+    """An answer that is an error.
+
+    status    of HTTP
+    param     the field at fault
+    code      for programs, such as context_length_exceeded
+    headers   of HTTP, beside the usual ones
+    """
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None, headers=None):
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.headers: dict[str, str] = headers or {}
+
+    def body(self) -> bytes:
+        """{"error": {"message", "type", "param", "code"}}"""
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = "rate_limit_error" if self.status == 429 else kind
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return json.dumps({"error": error}).encode()
+
+    def event(self) -> bytes:
+        """The same in a stream that has begun: a status cannot be sent any more."""
+        return b"data: " + self.body() + b"\n\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a client may ask for.
+
+    max_body        bytes of a request's body
+    max_model_len   tokens of a prompt and its answer together
+    max_tokens      tokens of an answer, which bounds what is kept for a client that does not read
+    max_requests    prompts that are running or waiting, of all clients together
+    """
+
+    max_body: int
+    max_model_len: int
+    max_tokens: int
+    max_requests: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A request that can be served: `prompts` in token ids, one answer for each."""
+
+    prompts: list[list[int]]
+    max_tokens: int
+    temperature: float
+    seed: int
+    stop_token_ids: list[int]
+    cache_salt: str
+    stream: bool
+    include_usage: bool
+    return_token_ids: bool
+
+    def options(self) -> dict:
+        """Arguments of Engine.add_request."""
+        return {
+            "max_tokens": self.max_tokens, "temperature": self.temperature, "seed": self.seed,
+            "stop_token_ids": self.stop_token_ids, "salt": self.cache_salt,
+        }  # fmt: skip
+
+
+def parse(body: bytes, *, model: str, texts: Texts, limits: Limits) -> Wanted:
+    """What a body of POST /v1/completions asks for. Refusal, naming the field, for what cannot be had."""
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of 5,000 digits; nested too deep
+        raise Refusal(400, f"The body is not JSON: {error}"[:200]) from None
+    if not isinstance(fields, dict):
+        raise Refusal(400, f"The body is a JSON {type(fields).__name__}, expected an object.")
+    _expect_model(fields.get("model"), model)
+    for name, values in _ONLY.items():
+        _expect_one_of(fields.get(name), name, values)
+    stream, include_usage = _flag(fields, "stream"), _include_usage(fields)
+    temperature = fields.get("temperature")
+    if temperature is None:
+        temperature = 1
+    elif type(temperature) not in (int, float) or not 0 <= temperature <= 2:
+        raise _wrong("temperature", temperature, "a number from 0 (greedy) to 2")
+    salt = fields.get("cache_salt")
+    if salt is not None and not (isinstance(salt, str) and salt):
+        raise _wrong("cache_salt", salt, "a text that is not empty")
+    max_tokens = _whole(fields, "max_tokens", 16, range(1, limits.max_tokens + 1))
+    return Wanted(
+        prompts=_prompts(fields.get("prompt"), texts, limits, max_tokens),
+        max_tokens=max_tokens,
+        temperature=float(temperature),
+        seed=_whole(fields, "seed", 0, _SEEDS),
+        stop_token_ids=_stop_token_ids(fields.get("stop_token_ids"), texts),
+        cache_salt=salt or "",
+        stream=stream,
+        include_usage=include_usage,
+        return_token_ids=_flag(fields, "return_token_ids"),
+    )
+
+
+def _show(value) -> str:
+    """A JSON value for a message: short, however long and deep it is."""
+    if isinstance(value, (list, dict)):
+        return f"a list of {len(value)}" if isinstance(value, list) else "an object"
+    return f"{json.dumps(value):.60}"
+
+
+def _wrong(name: str, value, wanted: str) -> Refusal:
+    return Refusal(400, f"{name} is {_show(value)}, expected {wanted}.", param=name)
+
+
+def _expect_model(asked, model: str) -> None:
+    if asked is not None and asked != model:
+        what = f"The model {_show(asked)} does not exist here; there is {json.dumps(model)}."
+        raise Refusal(404, what, param="model", code="model_not_found")
+
+
+def _expect_one_of(value, name: str, values: tuple) -> None:
+    for honoured in (None, *values):
+        if value == honoured and isinstance(value, bool) == isinstance(honoured, bool):  # in Python, True == 1
+            return
+    only = " or ".join(json.dumps(v) for v in values) or "null"
+    what = f"{name} is {_show(value)}; this server supports only {only} here.{_ADVICE.get(name, '')}"
+    raise Refusal(400, what, param=name, code="unsupported_value")
+
+
+def _flag(fields: dict, name: str) -> bool:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise _wrong(name, value, "true or false")
+    return bool(value)
+
+
+def _whole(fields: dict, name: str, default: int, allowed: range) -> int:
+    value = fields.get(name)
+    if value is None:
+        return min(default, allowed[-1])
+    if type(value) is not int or value not in allowed:
+        raise _wrong(name, value, f"a whole number from {allowed[0]} to {allowed[-1]}")
+    return value
+
+
+def _include_usage(fields: dict) -> bool:
+    options = fields.get("stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        raise _wrong("stream_options", options, "an object")
+    if not fields.get("stream"):
+        raise Refusal(400, "stream_options are only for stream=true.", param="stream_options")
+    _expect_one_of(options.get("continuous_usage_stats"), "continuous_usage_stats", (False,))
+    return _flag(options, "include_usage")
+
+
+def _stop_token_ids(value, texts: Texts) -> list[int]:
+    if value is None:
+        return []
+    if not _are_token_ids(value, texts):
+        raise _wrong("stop_token_ids", value, f"a list of token ids from 0 to {len(texts.pieces) - 1}")
+    return value
+
+
+def _are_token_ids(value, texts: Texts) -> bool:
+    last = len(texts.pieces) - 1
+    return isinstance(value, list) and all(type(token) is int and 0 <= token <= last for token in value)
+
+
+def _prompts(value, texts: Texts, limits: Limits, max_tokens: int) -> list[list[int]]:
+    """One prompt, or a list of several, in token ids."""
+    if value is None:
+        raise Refusal(400, "There is no prompt: give a text or a list of token ids.", param="prompt")
+    several = isinstance(value, list) and value and isinstance(value[0], (str, list))
+    given = value if several else [value]
+    if len(given) > limits.max_requests:
+        what = f"{len(given)} prompts in one request; this server takes {limits.max_requests} at most, of all clients."
+        raise Refusal(400, what, param="prompt")
+    return [_prompt(prompt, texts, limits, max_tokens) for prompt in given]
+
+
+def _prompt(value, texts: Texts, limits: Limits, max_tokens: int) -> list[int]:
+    if isinstance(value, str):
+        try:
+            ids = texts.encode(value)
+        except ValueError as error:
+            raise Refusal(400, f"The prompt cannot be read: {error}", param="prompt") from None
+    elif _are_token_ids(value, texts):
+        ids = value
+    else:
+        last = len(texts.pieces) - 1
+        raise _wrong("prompt", value, f"a text, a list of token ids from 0 to {last}, or a list of several of either")
+    if not ids:
+        raise Refusal(400, "The prompt is empty: at least one token is needed.", param="prompt")
+    if len(ids) + max_tokens > limits.max_model_len:
+        what = (
+            f"This server's context holds {limits.max_model_len} tokens; the prompt has {len(ids)} and max_tokens is "
+            f"{max_tokens}, {len(ids) + max_tokens} together. Shorten the prompt, or ask for fewer."
+        )
+        raise Refusal(400, what, param="prompt", code="context_length_exceeded")
+    return ids

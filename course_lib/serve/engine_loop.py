@@ -1,0 +1,253 @@
+"""The engine in a thread of its own: commands come in through a queue, tokens go out to an event loop once a step.
+
+Only this thread touches the Engine. When nothing is to be done, it sleeps on its queue.
+
+A step that raises leaves the engine as it was, so the requests that it was computed for are tried again, each alone:
+whose step raises alone too is ended with an error; all others go on with the tokens that they have.
+"""
+
+import asyncio
+import json
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import IO
+
+from course_lib.engine import Engine
+from course_lib.serve.tickets import Event, Status, Ticket
+from course_lib.trace import StepRecord
+
+log = logging.getLogger(__name__)
+
+
+class EngineLoop:
+    """Feeds an Engine from an event loop. `start` it there; `submit` and `abort` are called there, and return at once.
+
+    engine   nobody else may use it from now on
+    trace    a text file for one JSON object a step (StepRecord.as_dict); closed at the end
+    """
+
+    def __init__(self, engine: Engine, trace: IO[str] | None = None):
+        self.engine = engine
+        self.open: set[Ticket] = set()  # submitted, and its last event has not come yet; the event loop's
+        self.why_dead = "the engine has not been started"  # "" while it runs
+        self.crashed = False
+        self._trace = trace
+        self._commands: queue.SimpleQueue = queue.SimpleQueue()
+        self._closing = threading.Lock()  # so that no command is put where nobody will read it
+        self._tickets: dict[int, Ticket] = {}  # by request id: those in the engine
+        self._suspects: deque[Ticket] = deque()  # after a failed step: to be tried alone
+        self._alone: Ticket | None = None  # who is being tried
+        self._held: list[Ticket] = []  # who waits for the end of that
+        self._out: list[tuple[Ticket, Event]] = []
+        self._steps = 0
+        self._look()
+
+    # --- called on the event loop
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.why_dead = ""
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, tickets: Sequence[Ticket]) -> None:
+        """Queue prompts. RuntimeError when the engine does not run any more; nothing is queued then."""
+        with self._closing:
+            if self.why_dead:
+                raise RuntimeError(self.why_dead)
+            self.open.update(tickets)
+            for ticket in tickets:
+                self._commands.put(("add", ticket))
+
+    def abort(self, ticket: Ticket) -> None:
+        """Its client is gone: end it when the present step ends. Whoever has ended already stays as it is."""
+        if ticket in self.open and not ticket.leaving:
+            ticket.leaving = True
+            self._commands.put(("abort", ticket))
+
+    def stop(self) -> None:
+        """End everybody when the present step ends, then the thread. Does not wait for it: see `join`."""
+        self._commands.put(("stop", None))
+
+    def join(self) -> None:
+        """Wait for the end of the thread."""
+        if thread := getattr(self, "_thread", None):
+            thread.join()
+
+    def _deliver(self, events: list[tuple[Ticket, Event]]) -> None:
+        for ticket, event in events:
+            if event.finish_reason:
+                self.open.discard(ticket)
+            ticket.events.put_nowait(event)
+
+    # --- the engine's thread
+
+    def _run(self) -> None:
+        why = "the engine's thread has died; see the server's log"
+        try:
+            while self._turn():
+                pass
+            why = "the server is shutting down"
+        except BaseException:
+            self.crashed = True
+            log.exception("the engine's thread has died")
+        finally:
+            with self._closing:
+                self.why_dead = why
+            waiting = []
+            while not self._commands.empty():
+                kind, ticket = self._commands.get()
+                waiting += [ticket] if kind == "add" else []
+            for ticket in [*self._tickets.values(), *self._suspects, *self._held, *waiting]:
+                self._end(ticket, "unavailable", why)
+            self._flush()
+            if self._trace is not None:
+                self._trace.close()
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._tickets or self._suspects or self._held)
+
+    def _turn(self) -> bool:
+        """What has been asked for, then a step. False: stop."""
+        go_on = self._obey()
+        if go_on and self._busy:
+            self._advance()
+        self._flush()
+        return go_on
+
+    def _obey(self) -> bool:
+        """Take the commands that wait; when there is nothing to compute, sleep until one comes. False: stop."""
+        block = not self._busy
+        while True:
+            try:
+                kind, ticket = self._commands.get(block=block)
+            except queue.Empty:
+                self._look()
+                return True
+            block = False
+            if kind == "stop":
+                return False
+            if kind == "abort":
+                self._end(ticket, "aborted")
+            elif self._suspects or self._alone:
+                self._held.append(ticket)
+            else:
+                self._admit(ticket)
+
+    def _admit(self, ticket: Ticket) -> None:
+        """Into the engine, with the tokens that it has already: the next one is drawn by its position all the same."""
+        left = ticket.options["max_tokens"] - len(ticket.generated)
+        try:
+            options = {**ticket.options, "max_tokens": left}
+            ticket.request = self.engine.add_request([*ticket.prompt, *ticket.generated], **options)
+        except Exception as error:
+            self._fail(ticket, error)
+        else:
+            self._tickets[ticket.request.id] = ticket
+
+    def _take_out(self, ticket: Ticket) -> None:
+        """Out of the engine; its blocks are free."""
+        if ticket.request is not None:
+            self.engine.abort(ticket.request)  # whoever is finished stays so
+            self._tickets.pop(ticket.request.id, None)
+            ticket.request = None
+
+    def _end(self, ticket: Ticket, reason: str, error: str = "") -> None:
+        if ticket.ended:
+            return
+        self._take_out(ticket)
+        for queued in (self._suspects, self._held):
+            if ticket in queued:
+                queued.remove(ticket)
+        if self._alone is ticket:
+            self._alone = None
+        ticket.ended = True
+        self._out.append((ticket, Event(ticket.index, None, reason, error)))
+
+    def _fail(self, ticket: Ticket, error: Exception) -> None:
+        what = f"{type(error).__name__}: {error}"[:300]
+        log.error("a request of %d tokens failed: %s", len(ticket.prompt), what)
+        self._end(ticket, "error", f"the engine failed on this request: {what}")
+
+    def _advance(self) -> None:
+        """A step of everybody, or, after a failure, of one who is tried alone."""
+        if self._suspects and self._alone is None:
+            self._alone = self._suspects.popleft()
+            self._admit(self._alone)
+        if self._tickets:
+            try:
+                record = self.engine.step()
+                if not record.chunks and not record.preempted:
+                    raise RuntimeError(f"step {record.step} planned nothing, although requests are not done")
+            except Exception as error:
+                if self._alone is not None:
+                    self._fail(self._alone, error)
+                else:
+                    self._suspect(error)
+            else:
+                self._publish(record)
+        if not self._suspects and self._alone is None:
+            held, self._held = self._held, []
+            for ticket in held:
+                self._admit(ticket)
+        self._look()
+
+    def _suspect(self, error: Exception) -> None:
+        """A step of several raised. Take all out: those whom the next step would be for are tried alone first."""
+        log.warning("a step failed and is tried again, one request at a time", exc_info=error)
+        everybody = list(self._tickets.values())
+        try:
+            planned = self.engine.scheduler.schedule()
+            batch = {self._tickets[i] for i in planned.chunks}
+            self.engine.scheduler.undo(planned)
+        except Exception:  # not even planning works
+            batch = set()
+        for ticket in everybody:
+            self._take_out(ticket)
+            (self._suspects if ticket in batch or not batch else self._held).append(ticket)
+
+    def _publish(self, record: StepRecord) -> None:
+        """What a step brought, to those whom it concerns."""
+        self._steps += 1
+        for request_id, cached in record.hits:
+            ticket = self._tickets[request_id]
+            ticket.cached = cached if ticket.cached is None else ticket.cached
+        for request_id, token in record.sampled:
+            ticket = self._tickets[request_id]
+            reason = ticket.request.finish_reason
+            ticket.generated.append(token)
+            self._out.append((ticket, Event(ticket.index, token, reason)))
+            if reason:
+                del self._tickets[request_id]
+                ticket.ended = True
+            if ticket is self._alone:  # it was not to blame
+                self._alone = None
+                if not reason:
+                    self._take_out(ticket)
+                    self._held.append(ticket)
+        if self._trace is not None:
+            self._write(record)
+
+    def _write(self, record: StepRecord) -> None:
+        try:
+            self._trace.write(json.dumps(record.as_dict()) + "\n")
+        except OSError as error:  # a full disk is no reason to stop serving
+            log.error("the trace ends here: %s", error)
+            self._trace = None  # closing it would only try to write again
+
+    def _look(self) -> None:
+        s = self.engine.scheduler
+        self.status = Status(len(s.running), s.cache.num_free, self._steps)
+
+    def _flush(self) -> None:
+        """Hand over what there is, with one wake-up of the event loop."""
+        if self._out:
+            events, self._out = self._out, []
+            try:
+                self._loop.call_soon_threadsafe(self._deliver, events)
+            except RuntimeError:  # the event loop is closed: nobody is left to tell
+                pass

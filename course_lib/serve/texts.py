@@ -1,0 +1,51 @@
+"""Text for models that have no tokenizer: what a prompt's text means in token ids, and how a token is shown.
+
+The shipped models speak no language, so nothing is pretended: bytes are tokens. Whoever wants exact prompts sends
+token ids, and asks for `return_token_ids`.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from course_lib.ledger import VOCABULARY
+
+
+class Texts(Protocol):
+    """pieces[token id] is what the token adds to an answer's text: never empty, so that a client can time it."""
+
+    pieces: Sequence[str]
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt's text. ValueError, with the reason, for a text that has none."""
+
+
+class ByteTexts:
+    """Any text is its UTF-8 bytes; with a vocabulary below 256, byte b is token b % vocab_size.
+
+    A token is shown as the printable ASCII character with its number, else as its number, such as "<200>": a
+    control character on a terminal does things. So text that was generated is for looking at, not for sending back.
+    """
+
+    def __init__(self, vocab_size: int):
+        self.pieces = [chr(token) if 32 <= token <= 126 else f"<{token}>" for token in range(vocab_size)]
+
+    def encode(self, text: str) -> list[int]:
+        try:
+            return [byte % len(self.pieces) for byte in text.encode()]
+        except UnicodeEncodeError:
+            raise ValueError("the text has half of a surrogate pair, so it has no UTF-8 bytes.") from None
+
+
+class LedgerTexts:
+    """The ledger's own words, separated by spaces: "c 3 ; a 7 ; ? c". An answer's text continues the prompt's."""
+
+    pieces = [f" {word}" for word in VOCABULARY]
+
+    def encode(self, text: str) -> list[int]:
+        words = text.split()
+        if unknown := [word for word in words if word not in VOCABULARY]:
+            raise ValueError(
+                f"{unknown[0][:40]!r} is no word of the ledger; its words are {' '.join(VOCABULARY)}, "
+                "separated by spaces, as in 'c 3 ; a 7 ; ? c'."
+            )
+        return [VOCABULARY.index(word) for word in words]

@@ -1,0 +1,289 @@
+"""The server with real clients: the engine's own tokens, all blocks back, refusals in form, and an end without fuss."""
+
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+pytest.importorskip("openai")
+pytest.importorskip("uvicorn")
+pytest.importorskip("starlette")
+import openai
+from serving import alone, events, expect_error, formula_model, gated, running, tiny_engine, tokens
+
+from course_lib import ledger
+from course_lib.engine import Engine
+from course_lib.serve.texts import LedgerTexts
+
+GREEDY = {"temperature": 0}
+
+
+@pytest.fixture(scope="module", params=["chunking", "whole prompts"])
+def server(request):
+    knobs = {} if request.param == "chunking" else {"enable_chunked_prefill": False, "max_num_batched_tokens": 1024}
+    with running(tiny_engine(**knobs)) as it:
+        yield it
+
+
+# --- answers
+
+
+@pytest.mark.parametrize("length", [1, 16, 17, 150])
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 0.8, "seed": 7}], ids=["greedy", "sampled"])
+def test_the_openai_client_gets_the_engines_own_tokens_streamed_or_not(server, length, options):
+    prompt = tokens(length, seed=length)
+    want = alone(prompt, 6, **options)
+    text = "".join(server.service.texts.pieces[t] for t in want)
+    ask = {"model": "tiny", "prompt": prompt, "max_tokens": 6, "extra_body": {"return_token_ids": True}, **options}
+    whole = server.client.completions.create(**ask)
+    assert (whole.choices[0].text, whole.choices[0].token_ids, whole.choices[0].finish_reason) == (text, want, "length")
+    stream = list(server.client.completions.create(stream=True, stream_options={"include_usage": True}, **ask))
+    pieces, last = [event.choices[0] for event in stream[:-1]], stream[-1]
+    assert [piece.token_ids for piece in pieces] == [[t] for t in want], "one event for each token"
+    assert "".join(piece.text for piece in pieces) == text and all(piece.text for piece in pieces)
+    assert [piece.finish_reason for piece in pieces] == [None] * 5 + ["length"]
+    assert last.choices == [] and last.usage.completion_tokens == 6 and last.usage.prompt_tokens == length
+    assert whole.usage.prompt_tokens == length and whole.usage.total_tokens == length + 6
+
+
+def test_a_text_prompt_is_its_bytes(server):
+    ask = {"model": "tiny", "max_tokens": 5, **GREEDY}
+    by_text = server.client.completions.create(prompt="long ago", **ask)
+    by_ids = server.client.completions.create(prompt=list(b"long ago"), **ask)
+    assert by_text.choices[0].text == by_ids.choices[0].text
+    assert by_text.choices[0].text == "".join(server.service.texts.pieces[t] for t in alone(list(b"long ago"), 5))
+
+
+def test_cached_tokens_are_counted_in_whole_blocks_and_a_salt_hides_them(server):
+    ask = {"model": "tiny", "prompt": tokens(48, seed=48), "max_tokens": 1}
+    counts = [
+        server.client.completions.create(**ask, extra_body=extra).usage.prompt_tokens_details.cached_tokens
+        for extra in ({}, {}, {"cache_salt": "a"}, {"cache_salt": "a"})
+    ]
+    assert counts == [0, 32, 0, 32]
+
+
+def test_a_stop_token_ends_the_answer_and_is_part_of_it(server):
+    want = alone(tokens(9), 12, temperature=0.9, seed=3)
+    stop = want[4]
+    ask = {"prompt": tokens(9), "max_tokens": 12, "temperature": 0.9, "seed": 3, "return_token_ids": True}
+    choice = server.post(ask | {"stop_token_ids": [stop]}).json()["choices"][0]
+    assert choice["token_ids"] == want[: want.index(stop) + 1] and choice["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_prompts_in_one_request_are_told_apart_by_their_index(server, stream):
+    prompts = [tokens(n, seed=n) for n in (40, 3, 70)]
+    ask = {"prompt": prompts, "max_tokens": 5, "return_token_ids": True, **GREEDY}
+    if stream:
+        got = events(server.post(ask | {"stream": True, "stream_options": {"include_usage": True}}))
+        usage = got.pop()["usage"]
+        ids = [[], [], []]
+        for event in got:
+            ids[event["choices"][0]["index"]] += event["choices"][0]["token_ids"]
+    else:
+        got = server.post(ask).json()
+        usage, ids = got["usage"], [choice["token_ids"] for choice in got["choices"]]
+        assert [choice["index"] for choice in got["choices"]] == [0, 1, 2]
+    assert ids == [alone(prompt, 5) for prompt in prompts]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (113, 15)
+
+
+def test_many_clients_at_once_each_get_what_they_get_alone(server):
+    prompts = [tokens(5 * n + 1, seed=n) for n in range(20)]
+
+    def ask(prompt):
+        fields = {"prompt": prompt, "max_tokens": 4, "stream": True, "return_token_ids": True, **GREEDY}
+        return [event["choices"][0]["token_ids"][0] for event in events(server.post(fields))]
+
+    with ThreadPoolExecutor(20) as pool:
+        assert list(pool.map(ask, prompts)) == [alone(prompt, 4) for prompt in prompts]
+    assert server.until_idle()["free_blocks"] == 64
+
+
+def test_the_model_is_listed_and_health_has_its_numbers(server):
+    assert [model.id for model in server.client.models.list()] == ["tiny"]
+    report = server.until_idle()
+    assert report["status"] == "ok" and report["free_blocks"] == report["num_blocks"] == 64
+    assert report["uptime"] >= 0 and report["steps"] >= 0
+
+
+def test_the_ledger_is_asked_in_its_own_words():
+    model = ledger.ledger_model()
+    ids, answers = ledger.prompts(6, 5, seed=3)
+    engine = Engine(model, num_blocks=32, max_num_batched_tokens=8)
+    with running(engine, texts=LedgerTexts(), model="ledger") as server:
+        ask = {"model": "ledger", "max_tokens": 1, **GREEDY}
+        got = server.client.completions.create(prompt=[ledger.text(row) for row in ids], **ask)
+        assert [choice.text for choice in got.choices] == [f" {answer}" for answer in answers]
+        with pytest.raises(openai.BadRequestError, match="no word of the ledger"):
+            server.client.completions.create(prompt="c 3 ; please", **ask)
+
+
+def test_a_token_is_with_the_client_before_the_next_one_is_computed():
+    with gated() as (server, gate):
+        with server.client.completions.create(model="tiny", prompt=[1], max_tokens=3, stream=True) as stream:
+            for step in (1, 2, 3):
+                gate.let(1)
+                assert next(stream).choices[0].text
+                assert gate.steps <= step + 1, "the engine was ahead of what the client has"
+
+
+# --- clients that go
+
+
+def leave(server, fields: dict, when) -> None:
+    """Send a request, call when(socket), and hang up."""
+    body = json.dumps(fields).encode()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        client.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: "
+            + str(len(body)).encode() + b"\r\n\r\n" + body
+        )  # fmt: skip
+        when(client)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("state", ["prefill", "decoding"])
+def test_whoever_hangs_up_while_it_runs_is_gone_at_the_end_of_the_step(stream, state):
+    with gated(max_num_batched_tokens=16) as (server, gate):
+        steps = {"prefill": 3, "decoding": 12}[state]  # of 7 for its prompt
+
+        def when(client):
+            gate.let(steps)
+            report = server.until(lambda h: h["steps"] == steps and h["running"] == 1)
+            assert report["free_blocks"] < 64
+
+        leave(server, {"prompt": tokens(100), "max_tokens": 500, "stream": stream}, when)
+        server.until(lambda h: server.loop._commands.qsize() == 1)
+        gate.let(1)
+        report = server.until_idle()
+        assert (report["free_blocks"], report["steps"]) == (64, steps + 1)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_whoever_hangs_up_while_it_waits_leaves_the_queue(stream):
+    with gated(max_num_seqs=1) as (server, gate):
+        with ThreadPoolExecutor(1) as pool:
+            ahead = pool.submit(server.post, {"prompt": [5], "max_tokens": 40})
+            server.until(lambda h: h["waiting"] == 1)
+            gate.let(1)
+            server.until(lambda h: h["running"] == 1)
+            leave(server, {"prompt": [1], "stream": stream}, lambda client: server.until(lambda h: h["waiting"] == 1))
+            server.until(lambda h: server.loop._commands.qsize() == 2)  # it came, and it went
+            gate.let(1)
+            server.until(lambda h: h["steps"] == 2 and server.loop._commands.empty())
+            assert [len(q) for q in (server.engine.scheduler.running, server.engine.scheduler.waiting)] == [1, 0]
+            gate.open()
+            assert ahead.result().status_code == 200
+        assert server.until_idle()["free_blocks"] == 64
+
+
+def test_of_several_prompts_all_are_aborted_when_their_client_hangs_up():
+    with gated(max_num_seqs=2) as (server, gate):
+        ask = {"prompt": [[1], [2], [3]], "max_tokens": 300}
+        leave(server, ask, lambda client: server.until(lambda h: h["waiting"] == 3))
+        gate.open()
+        report = server.until_idle()
+        assert report["free_blocks"] == 64 and report["steps"] < 200
+
+
+# --- refusals
+
+
+def test_wrong_paths_methods_kinds_and_bodies_are_refused_in_form(server):
+    expect_error(server.http.get("/"), 404)
+    expect_error(server.http.post("/v1/chat/completions", json={}), 404)
+    expect_error(server.http.get("/v1/models/"), 404)
+    response = server.http.get("/v1/completions")
+    expect_error(response, 405)
+    assert response.headers["allow"] == "POST"
+    expect_error(server.http.post("/health"), 405)
+    expect_error(server.post(content=b"prompt=x"), 415)
+    expect_error(server.post(content=b"{", headers={"content-type": "application/json"}), 400)
+    expect_error(server.post({"prompt": [1], "n": 2}), 400, param="n")
+    expect_error(server.post({"prompt": [1] * 1024, "max_tokens": 1}), 400, code="context_length_exceeded")
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
+        server.client.completions.create(model="gpt-4", prompt="x")
+    assert server.post({"prompt": [1], "max_tokens": 1}).status_code == 200
+
+
+def test_a_body_that_is_too_long_is_refused_before_it_is_read_in_full(server):
+    read = []
+
+    def endless():
+        while True:
+            read.append(2**16)
+            yield b" " * 2**16
+            if len(read) > 16:
+                return
+
+    json_kind = {"content-type": "application/json"}
+    expect_error(server.post(content=b" " * (2**16 + 1), headers=json_kind), 413, code="request_too_large")
+    expect_error(server.post(content=endless(), headers=json_kind), 413)  # in pieces, with no length told
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        client.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"content-length: 99999999999\r\n\r\n"
+        )
+        assert client.recv(100).startswith(b"HTTP/1.1 413 "), "answered although not a byte of it was sent"
+    filled = {"prompt": [1], "max_tokens": 1, "user": ""}
+    filled["user"] = "x" * (2**16 - len(json.dumps(filled)))
+    assert server.post(content=json.dumps(filled).encode(), headers=json_kind).status_code == 200, "exactly as long"
+
+
+def test_too_many_requests_are_told_when_to_come_back_and_room_is_given_back():
+    with gated(limits={"max_requests": 3}) as (server, gate):
+        with ThreadPoolExecutor(3) as pool:
+            first = [pool.submit(server.post, {"prompt": [n], "max_tokens": 2}) for n in (1, 2)]
+            server.until(lambda h: h["running"] + h["waiting"] == 2)
+            response = server.post({"prompt": [[1], [2]]})
+            expect_error(response, 429, type="rate_limit_error", code="rate_limit_exceeded")
+            assert int(response.headers["retry-after"]) >= 1
+            third = pool.submit(server.post, {"prompt": [3], "max_tokens": 2})
+            server.until(lambda h: h["running"] + h["waiting"] == 3)
+            with pytest.raises(openai.RateLimitError):
+                server.client.completions.create(model="tiny", prompt=[4])
+            gate.open()
+            assert [answer.result().status_code for answer in (*first, third)] == [200] * 3
+        expect_error(server.post({"prompt": [[1]] * 4}), 400, param="prompt")  # never, so not "later"
+        assert server.post({"prompt": [[1], [2], [3]], "max_tokens": 1}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"", b"POST /v1/comple", b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{",
+    ],
+    ids=["nothing", "half a line", "half a head", "half a body"],
+)  # fmt: skip
+def test_a_client_that_does_not_finish_its_request_is_dropped_and_delays_nobody(sent):
+    with running(tiny_engine(formula_model()), client_timeout=0.3) as server:
+        slow = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(20)]
+        for client in slow:
+            client.sendall(sent)
+        assert server.post({"prompt": [1], "max_tokens": 2}).status_code == 200
+        for client in slow:
+            try:
+                assert client.recv(100) == b""
+            except ConnectionResetError:
+                pass
+            client.close()
+
+
+def test_a_client_that_does_not_read_is_dropped_and_its_memory_with_it():
+    engine = tiny_engine(formula_model(), num_blocks=4096)
+    with running(engine, client_timeout=0.3) as server:
+        body = json.dumps({"prompt": [[1]] * 8, "max_tokens": 4000, "stream": True, "return_token_ids": True}).encode()
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", server.port))
+            client.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: "
+                + str(len(body)).encode() + b"\r\n\r\n" + body
+            )  # fmt: skip
+            server.until(lambda h: h["running"] == 8)
+            report = server.until_idle()
+            assert report["steps"] < 4000, "it was dropped before its answer was complete"
