@@ -483,8 +483,10 @@ else:
 # 3. Queries go in full tiles, aligned to their positions, as in section 3. Here a tile has as many rows as a block has keys.
 #
 # Then a tile of queries reads the blocks 0 up to its own, the one on the diagonal. Only that one needs a mask, and it is
-# always the same triangle: row r sees the keys 0 to r of the block. **Guess:** the queries at positions 130 to 133 are computed
-# as a chunk, with blocks of 64. How many blocks of keys do they read, and how many zeros are added behind the last key?
+# always the same triangle: row r sees the keys 0 to r of the block. (A mask as in notebook 02 grows with the prompt: for the
+# last 1,024 of 32,768 tokens it has 1,024 x 32,768 entries, 32 MB of them.)
+#
+# **Guess:** the queries at positions 130 to 133 are computed as a chunk, with blocks of 64. How many blocks of keys do they read, and how many zeros are added behind the last key?
 
 # %% id="blocks-guess"
 blocks_zeros = [None, None]

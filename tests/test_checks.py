@@ -22,14 +22,16 @@ from course_lib import masks, rope
 
 ROOT = Path(__file__).parents[1]
 SEEDS = (check.PUBLIC_SEED, 0, 2**60 + 5)
-HEAVY = ("prefill", "block_attention")  # some seconds a check: one seed in every run, the others with --all
+HEAVY = ("prefill", "block_attention", "check_composition", "my_policy")  # some seconds a check: one seed in every run
 ALL = list(EXERCISES.values())
-def seeded(parameters, exercise_of):
-    """Each parameter set with each seed; further seeds of a heavy exercise are slow."""
+
+
+def seeded(parameters, exercise_of, every_seed=True):
+    """Each parameter set with each seed. Further seeds of a heavy exercise are slow; of all, if not every_seed."""
     made = []
     for given in parameters:
         for seed in SEEDS:
-            slow = seed != SEEDS[0] and exercise_of(given).name in HEAVY
+            slow = seed != SEEDS[0] and (exercise_of(given).name in HEAVY or not every_seed)
             marks = [pytest.mark.slow] if slow else []
             made.append(pytest.param(*given.values, seed, id=f"{given.id}-{seed}", marks=marks))
     return made
@@ -120,7 +122,7 @@ def test_an_answer_may_return_the_same_buffer_every_time():
 # Wrong answers
 
 
-@pytest.mark.parametrize("exercise, wrong, seed", seeded(WRONG, lambda p: p.values[0]))
+@pytest.mark.parametrize("exercise, wrong, seed", seeded(WRONG, lambda p: p.values[0], every_seed=False))
 def test_a_kept_wrong_answer_loses_points_with_its_own_words(exercise, wrong, seed):
     fn = exercise.compile(wrong.source)
     failed = [v for v in verdicts(exercise, fn, seed) if not v.passed]
@@ -322,17 +324,17 @@ def _re_exports(function):
     def wrapped(*args, **kwargs):
         return function(*args, **kwargs)
 
-    def quiet(*args):
+    def quiet(*args, **kwargs):
         try:
-            return function(*args)
+            return function(*args, **kwargs)
         except Exception:
             return None
 
     class Holder:
         method = staticmethod(function)
 
-        def __call__(self, *args):
-            return function(*args)
+        def __call__(self, *args, **kwargs):
+            return function(*args, **kwargs)
 
     yield from (
         function,
@@ -341,12 +343,12 @@ def _re_exports(function):
         quiet,
         Holder().method,
         Holder(),
-        lambda *args: function(*args),
+        lambda *args, **kwargs: function(*args, **kwargs),
     )
     yield functools.lru_cache(function)
     if not isinstance(function, type):
         yield types.FunctionType(function.__code__, function.__globals__, "mine", function.__defaults__)
-    yield lambda *args: list(map(function, *([arg] for arg in args)))[0]
+    yield lambda *args, **kwargs: list(map(functools.partial(function, **kwargs), *([arg] for arg in args)))[0]
 
 
 @pytest.mark.parametrize("exercise", WITH_LIBRARY)

@@ -126,6 +126,37 @@ def test_an_attached_request_decodes_at_once_and_is_like_one_that_was_computed_h
     assert here_state[0] == there_state[0] and here_state[2] == there_state[2]
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.integers(2, 30)), min_size=1, max_size=4),
+    st.sampled_from([1, 4, 16]), st.booleans(), st.sampled_from(["course", "vllm-0.33.0", "sglang-mixed"]), st.data(),
+)  # fmt: skip
+def test_attached_requests_that_hold_a_block_to_spare_decode_at_once_as_step_by_step(
+    requests, block_size, caching, profile, data
+):
+    knobs = {**KNOBS, "num_blocks": 300, "block_size": block_size, "caching": caching}
+    slow, fast = scheduler_of(profile, knobs, []), scheduler_of(profile, knobs, [])
+    for number, (prompt, answer) in enumerate(requests):
+        for scheduler in (slow, fast):
+            request = Request(number, [*range(prompt), TOKEN], max_tokens=answer, prompt_len=prompt)
+            assert scheduler.attach(request, prompt)
+        certain = decode_only_steps(fast)  # and some decode before the next is attached
+        steps = data.draw(st.integers(1, certain))
+        decode_many(fast, steps, TOKEN)
+        for _ in range(steps):
+            one_step(slow)
+        assert state(slow) == state(fast)
+        fast.check()
+
+
+@given(situations())
+def test_a_step_without_a_record_leaves_what_a_step_with_one_leaves(situation):
+    recorded, plain = scheduler_of(*situation), scheduler_of(*situation)
+    for _ in range(60):
+        record, step = one_step(recorded), plain.schedule()
+        done = plain.advance(step, dict.fromkeys(plain.ends(step), TOKEN))
+        assert state(recorded) == state(plain) and record.finished == tuple(r.id for r in done)
+
+
 def test_attach_takes_nothing_when_there_is_no_seat_or_no_room():
     scheduler = scheduler_of("course", {**KNOBS, "num_blocks": 4, "block_size": 4, "seats": 1}, [])
     assert scheduler.attach(Request(0, [1] * 9, prompt_len=8, max_tokens=3), 8)

@@ -45,7 +45,13 @@ TABLE = {
     "course_lib.faults": "model prefill",
     # lessons: what notebooks 01 and 04 build, on top of the model
     "course_lib.lesson_model": "rope attention model",
+    "course_lib.lesson_both": "cost.linear schedule.request",
+    "course_lib.lesson_tradeoff": "cost",
+    "course_lib.lesson_device": "arrays cli cost model weights",
+    "course_lib.capstone": "cost schedule",
+    "course_lib.lesson_budget": "rope attention lesson_model model schedule",
     "course_lib.bits": "",
+    "course_lib.lesson_prefix": "",
     "course_lib.golden": "ledger prefill weights",
     "course_lib.kv_diff": "prefill",
     "course_lib.ledger": "model prefill weights",
@@ -64,7 +70,8 @@ TABLE = {
     # what a learner moves, answers and has done
     "course_lib.progress": "cli",
     "course_lib.quiz": "progress",
-    "course_lib.widgets": "widgets masks rope cost model prefill weights bits",
+    "course_lib.widgets": "lesson_device widgets masks rope cost model prefill weights bits schedule lesson_both",
+    "course_lib.widgets.prefix_cache": "lesson_prefix widgets.explorer",
     "course_lib.walkthrough": "cli cost engine prefill schedule trace weights",
     "course_lib.demo": "cli cost model prefill weights kv_diff",
     "course_lib.notebook_file": "cli",
@@ -79,7 +86,10 @@ TABLE = {
     "autograder.exercises": "autograder.exercise autograder.answers autograder.compare autograder.packing "
     "autograder.exercises "
     "course_lib.rope course_lib.model course_lib.weights course_lib.prefill course_lib.faults course_lib.kv_diff "
-    "course_lib.cost course_lib.invariant course_lib.cache.pool",
+    "course_lib.cost course_lib.lesson_tradeoff course_lib.invariant course_lib.cache course_lib.engine"
+    " course_lib.capstone course_lib.schedule course_lib.lesson_budget",
+    "autograder.exercises.nb07_requests": "autograder.exercise autograder.exercises course_lib.cache.allocator "
+    "course_lib.cache.prefix",
     "autograder.check": "autograder.exercise autograder.answers autograder.compare autograder.exercises "
     "course_lib.progress",
     # from solutions/ to notebooks and courses: knows no check

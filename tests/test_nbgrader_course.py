@@ -175,7 +175,9 @@ def noisy(lesson):
 
 
 GRADED = ("01_divisible", "02_mask")  # in every run: one with a class to write, and one without
-SLOWLY = ("00_freeze", "03_positions", "04_bits")  # and these with --all
+SLOWLY = (  # and these with --all
+    "00_freeze", "03_positions", "04_bits", "05_budget", "06_tradeoff", "07_prefix_cache", "08_both", "09_production",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=[GRADED, pytest.param(SLOWLY, marks=pytest.mark.slow)], ids=["some", "others"])

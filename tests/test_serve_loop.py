@@ -59,8 +59,9 @@ def test_only_the_request_that_makes_a_step_fail_fails(stream):
                 assert (ids, error) == (by_formula(prompt, 6), None)
         assert server.health()["status"] == "ok"
     with running(tiny_engine(formula_model(poisoned))) as server:
-        response = server.post({"prompt": bad})
+        response = server.post({"prompt": [[1], bad, [2]], "max_tokens": 900})
         expect_error(response, 500, type="server_error", code="engine_error")
+        assert server.until_idle()["steps"] < 900, "the others were computed for nobody"
 
 
 @pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.0, "seed": 5}], ids=["greedy", "sampled"])
@@ -80,6 +81,7 @@ def test_a_step_that_fails_once_changes_nobodys_answer(options):
         got = server.post({"prompt": prompts, "max_tokens": 6, "return_token_ids": True, **options}).json()
     ids = [choice["token_ids"] for choice in got["choices"]]
     assert ids == [alone(prompt, 6, **options) for prompt in prompts]
+    assert got["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}, "what is found again was not found first"
     assert sum(together) > 6
 
 
@@ -282,6 +284,31 @@ class Scene:
             raise ValueError("poison")
         if len(chunks) > 1 and self.fails and self.fails.pop():
             raise RuntimeError("a hiccup")
+
+
+def test_who_comes_while_others_are_tried_alone_waits_until_that_is_over():
+    scene = Scene([True, True])
+    loop = scene.loop
+    loop._loop, loop.why_dead = AtOnce(), ""
+    tickets = [Ticket(0, [n], {"max_tokens": 3}, asyncio.Queue()) for n in range(3)]
+    loop.submit(tickets[:2])
+    loop._turn()  # a hiccup
+    loop.submit(tickets[2:])
+    while loop.open:
+        loop._turn()
+    assert scene.fails == [] and [t.generated for t in tickets] == [by_formula([n], 3) for n in range(3)]
+
+
+def test_an_engine_that_does_not_run_takes_nothing():
+    loop = EngineLoop(tiny_engine(formula_model()))
+    ticket = Ticket(0, [1], {"max_tokens": 1}, asyncio.Queue())
+    for why in ("not been started", "shutting down"):
+        with pytest.raises(RuntimeError, match=why):
+            loop.submit([ticket])
+        assert not loop.open
+        loop.start(AtOnce())
+        loop.stop()
+        loop.join()
 
 
 @settings(max_examples=40)

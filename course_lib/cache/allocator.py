@@ -56,9 +56,9 @@ class BlockAllocator:
             for block in blocks:
                 if block in self.findable:
                     self.findable.forget(block)  # evicted: its content is about to be overwritten
-        refs, pop = self.refs, self._free.popitem
+        refs, free = self.refs, self._free
         for block in blocks:
-            pop(last=False)
+            del free[block]
             refs[block] = 1
         return blocks
 
@@ -77,7 +77,7 @@ class BlockAllocator:
         """
         self._expect(blocks)
         refs, free = self.refs, self._free
-        if blocks and (min(map(refs.__getitem__, blocks)) == 0 or len(set(blocks)) < len(blocks)):
+        if not all(map(refs.__getitem__, blocks)) or len(set(blocks)) < len(blocks):
             for block, times in Counter(blocks).items():
                 if times > refs[block]:
                     raise ValueError(
@@ -87,8 +87,8 @@ class BlockAllocator:
         front: list[int] = []
         findable = self.findable if self.uncached_first else None
         for block in reversed(blocks):
-            refs[block] -= 1
-            if refs[block] == 0:
+            refs[block] = holders = refs[block] - 1
+            if holders == 0:
                 if findable is not None and block not in findable:
                     front.append(block)
                 else:

@@ -79,10 +79,10 @@ class CacheManager:
         hit        blocks found by `match`, attached first: they must not be lent again as new ones
         room_for   tokens in all that must have room now, though only those below `stop` get it (admission)
         """
+        if not (hit or room_for) and stop <= len(request.block_table) * self.block_size:
+            return True  # most decodes
         have = len(request.block_table) + len(hit)
         new = max(self.blocks_for(stop) - have, 0)
-        if not (new or hit or room_for):
-            return True  # most decodes
         revived = sum(map(self.allocator.is_free, hit))  # leave the free list, so count as used
         if max(new, self.blocks_for(room_for) - have) + revived > self.allocator.num_free:
             return False

@@ -30,7 +30,8 @@ def fill_prompt(request: Request, arrival: Arrival, cache) -> None:
             plain = prompt if cache.prefix is None else 0
     else:
         plain = 0
-    request.token_ids = [TOKEN] * plain + _token_ids(request.id, arrival, plain)
+    request.token_ids = [TOKEN] * plain
+    request.token_ids += _token_ids(request.id, arrival, plain)
 
 
 def _token_ids(id: int, arrival: Arrival, start: int) -> list[int]:
@@ -38,6 +39,8 @@ def _token_ids(id: int, arrival: Arrival, start: int) -> list[int]:
     shared, prompt = arrival.prefix_tokens, arrival.prompt_tokens
     if prompt > _MOST:
         raise ValueError(f"a prompt of {prompt} tokens; the simulator tells {_MOST} apart.")
+    if start == prompt:
+        return []
     family = -(int.from_bytes(sha256(arrival.prefix_id.encode()).digest()[:4], "big") + 1) * _MOST
     own = (id + 1) * _MOST
     return [*range(family + start, family + shared), *range(own + max(start, shared), own + prompt)]

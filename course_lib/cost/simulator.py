@@ -6,9 +6,11 @@ whole microseconds, and the same again for the same input.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from course_lib.cost.metrics import DEFAULT_TARGETS, Report, Targets
 from course_lib.cost.prompts import TOKEN, fill_prompt
@@ -41,9 +43,7 @@ class ServerConfig:
     def scheduler(self) -> Scheduler:
         """A fresh scheduler over an empty cache. ValueError for knobs that cannot work together."""
         rules = profile_named(self.profile)
-        cache = rules.new_cache(
-            self.num_blocks, self.block_size, enable_prefix_caching=self.enable_prefix_caching
-        )
+        cache = rules.new_cache(self.num_blocks, self.block_size, enable_prefix_caching=self.enable_prefix_caching)
         return Scheduler(
             cache, rules, max_num_batched_tokens=self.max_num_batched_tokens, max_chunk=self.max_chunk,
             max_num_seqs=min(self.max_num_seqs, self.max_num_batched_tokens), plan_step=self.plan_step,
@@ -150,6 +150,8 @@ class Instance:
         s = self.scheduler
         step = s.schedule()
         served = [s.requests[i] for i in step.chunks]
+        sampled = dict.fromkeys(s.ends(step), TOKEN)
+        given: list[SimRequest] = [s.requests[i] for i in sampled]
         prefills, contexts = [], []
         for request, chunk in zip(served, step.chunks.values()):
             if request.decoding:
@@ -160,36 +162,19 @@ class Instance:
         for request in step.admitted:
             if request.first_us < 0 and not request.num_preemptions:
                 request.first_hit = request.num_cached
-        record = s.commit(step, dict.fromkeys(s.ends(step), TOKEN), duration)
+        record = s.commit(step, sampled, duration) if self._watch else None
+        gone = [r for r in given if r.finish_reason] if record else s.advance(step, sampled)
         if not served and not step.preempted:
             return False
         begin, self.clock_us = self.clock_us, self.clock_us + duration
         if served:
-            self.report.steps.add(duration)
-        gone = set(record.finished)
-        ended = {i for i, _ in record.sampled}
-        for request in served:
-            if request.id in ended:
-                self._token(request)
-                if request.id in gone:
-                    self.report.finish(request)
-                    finished.append(request)
-        if self._watch:
+            self._count(given, [duration])
+        for request in gone:
+            self.report.finish(request)
+        finished += gone
+        if record:
             self._watch(begin, record)
         return True
-
-    def _token(self, request: SimRequest) -> None:
-        """The request gets a token now."""
-        now = self.clock_us
-        if request.first_us < 0:
-            request.first_us = now
-        else:
-            gap = now - request.last_us
-            self.report.itl.add(gap)
-            request.worst_us = max(request.worst_us, gap)
-            if self.report.keep:
-                request.gaps.append(gap)
-        request.last_us = now
 
     def _stretch(self, steps: int, until: int | None) -> list[SimRequest]:
         """At most `steps` decode-only steps, those that begin before `until`. Returns who finished."""
@@ -197,26 +182,34 @@ class Instance:
         durations = self.cost.decode_run_us(len(running), sum(r.num_tokens for r in running), steps)
         if until is not None:
             durations = durations[: _begun(durations, until - self.clock_us)]
-        report, first, others = self.report, self.clock_us + durations[0], durations[1:]
         self.clock_us += sum(durations)
-        longest = max(others, default=0)
-        gaps = Counter(others)
-        for gap in gaps:
-            gaps[gap] *= len(running)
-        for request in running:
-            gap = first - request.last_us
-            request.last_us = self.clock_us
-            gaps[gap] += 1
-            if gap > request.worst_us or longest > request.worst_us:
-                request.worst_us = max(gap, longest)
-            if report.keep:
-                request.gaps += [gap, *others]
-        report.itl.update(gaps)
-        report.steps.update(Counter(durations))
+        self._count(running, durations)
         finished = decode_many(self.scheduler, len(durations), TOKEN)
         for request in finished:
-            report.finish(request)
+            self.report.finish(request)
         return finished
+
+    def _count(self, requests: list[SimRequest], durations: list[int]) -> None:
+        """Steps of these durations have just been made, and each gave each of these requests a token."""
+        report, now, others = self.report, self.clock_us, durations[1:]
+        first, longest, keep = now - sum(others), max(others, default=0), self.report.keep
+        alike = durations.count(durations[0]) == len(durations)  # often; a Counter takes its time
+        lasting = {durations[0]: len(durations)} if alike else Counter(durations)
+        report.steps.update(lasting)
+        lasting[durations[0]] -= 1  # the first of its waits began with its token before
+        gaps = {us: times * len(requests) for us, times in lasting.items() if times}
+        for request in requests:
+            if request.first_us < 0:
+                request.first_us = request.last_us = first
+                continue
+            gap = first - request.last_us
+            request.last_us = now
+            gaps[gap] = gaps.get(gap, 0) + 1
+            if gap > request.worst_us or longest > request.worst_us:
+                request.worst_us = max(gap, longest)
+            if keep:
+                request.gaps += [gap, *others]
+        report.itl.update(gaps)
 
 
 def simulate(
@@ -247,9 +240,5 @@ def simulate(
 
 def _begun(durations: list[int], time_us: int) -> int:
     """How many of these steps, back to back from 0, begin before time_us (above 0)."""
-    begin = 0
-    for count, duration in enumerate(durations, 1):
-        begin += duration
-        if begin >= time_us:
-            return count
-    return len(durations)
+    ends = list(accumulate(durations))
+    return min(bisect_left(ends, time_us) + 1, len(ends))

@@ -4,6 +4,7 @@ Planning and reserving are one walk. A request is let in only after all that com
 looked up in the prefix cache at that moment: it sees what they evicted, and what they published.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -47,28 +48,30 @@ class StepBuilder:
                 if not request.block_table:
                     request.num_computed = request.num_cached = 0
 
-    def _plan(self) -> list[Chunk]:
+    def _plan(self) -> Sequence[Chunk]:
         """What the policy wants now, of all that runs, those let in by this step included, and of who may come."""
         s = self.scheduler
         self._offered = self._offer()
-        requests = {r.id: r for r in (*s.running, *self._offered)}
+        seen = (*s.running, *self._offered)
         alone = s.profile.lone_ignores_cap and len(s.requests) == 1
-        computed = [(r, r.num_computed) for r in requests.values()] if s.own_policy else []
+        computed = [(r, r.num_computed) for r in seen] if s.own_policy else []
         try:
             wanted = s.plan_step(
-                tuple(requests.values()),
+                seen,
                 max_num_batched_tokens=s.max_num_batched_tokens,
                 max_chunk=0 if alone else s.max_chunk,
                 max_num_seqs=s.max_num_seqs,
             )
             if s.own_policy:
-                wanted = expect_plan(wanted, requests, s.max_num_batched_tokens, s.max_num_seqs)
+                wanted = expect_plan(wanted, {r.id: r for r in seen}, s.max_num_batched_tokens, s.max_num_seqs)
         finally:
             changed = [r.id for r, before in computed if r.num_computed != before]
             for r, before in computed:
                 r.num_computed = before
             if changed:
                 raise ValueError(f"plan_step changed num_computed of {changed}: it plans, and commit advances.")
+        if not self._offered:
+            return wanted
         came = {r.id for r in self._offered}
         return sorted(wanted, key=lambda chunk: chunk.request_id in came)  # who runs already has the first claim
 
@@ -93,13 +96,13 @@ class StepBuilder:
         self._looked_up[request.id] = request
         return hit
 
-    def _reserve(self, plan: list[Chunk]) -> bool:
+    def _reserve(self, plan: Sequence[Chunk]) -> bool:
         """Give each chunk its blocks. False when the plan must be made again: somebody was preempted or did not
         fit, a hit has changed, or there may be something left for more. What is reserved stays reserved."""
         s, step = self.scheduler, self.step
         for chunk in plan:
             request = s.requests[chunk.request_id]
-            if step.chunks.get(request.id) == chunk:
+            if request.id in step.chunks and step.chunks[request.id] == chunk:
                 continue
             if request.block_table:  # it runs
                 if not self.cache.allocate(request, chunk.stop):

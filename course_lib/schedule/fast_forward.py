@@ -6,6 +6,8 @@ need the cache; counting does the rest.
 
 from collections.abc import Sequence
 
+from course_lib.cache.manager import CacheManager
+from course_lib.cache.prefix import PrefixCache
 from course_lib.schedule.request import Request
 from course_lib.schedule.scheduler import Scheduler
 
@@ -20,9 +22,12 @@ def decode_only_steps(scheduler: Scheduler) -> int:
     running = scheduler.running
     if not running or scheduler.own_policy or (scheduler.waiting and len(running) < scheduler.max_num_seqs):
         return 0
-    if not all(r.decoding and not r.stop_token_ids for r in running):
-        return 0
-    steps = min(r.prompt_len + r.max_tokens - r.num_tokens for r in running)
+    left = []
+    for r in running:
+        if not r.decoding or r.stop_token_ids:
+            return 0
+        left.append(r.prompt_len + r.max_tokens - len(r.token_ids))
+    steps = min(left)
     block_size, free = scheduler.cache.block_size, scheduler.cache.num_free
     while steps and len(running) * (steps // block_size + 1) > free:  # each may need that many more
         steps //= 2
@@ -34,19 +39,40 @@ def decode_many(scheduler: Scheduler, steps: int, token: int = 0) -> list[Reques
 
     steps   1 .. decode_only_steps(scheduler): whoever asks for more gets a state that step by step would not reach
     """
-    cache, early = scheduler.cache, scheduler.publish_early
-    for _, publish, _, request, stop in _events(scheduler.running, steps, cache.block_size, early):
-        if publish:
-            request.token_ids += [token] * (stop - request.num_tokens)  # a block is published with its tokens
-            cache.publish(request, stop - 1, stop)
-        elif not cache.allocate(request, stop):
-            raise AssertionError(f"no block for request {request.id}, although {cache.num_free} were counted free.")
-    running = list(scheduler.running)
+    cache, running = scheduler.cache, scheduler.running
+    # Exactly these: a radix tree frees and evicts as it publishes, and a class of one's own may do anything.
+    hashed = type(cache) is CacheManager and (cache.prefix is None or type(cache.prefix) is PrefixCache)
+    if hashed:
+        _lend(cache, running, steps)
+    if not hashed or cache.prefix is not None:  # after _lend, allocate finds that all is there
+        for _, publish, _, request, stop in _events(running, steps, cache.block_size, scheduler.publish_early):
+            if publish:
+                request.token_ids += [token] * (stop - request.num_tokens)  # a block is published with its tokens
+                cache.publish(request, stop - 1, stop)
+            elif not cache.allocate(request, stop):
+                raise AssertionError(f"no block for request {request.id}, although {cache.num_free} were counted free.")
     for request in running:
-        computed = request.num_computed + steps
-        request.token_ids += [token] * (computed + 1 - request.num_tokens)
-        request.num_computed = computed
-    return scheduler.count_steps(steps, running)
+        request.num_computed = computed = request.num_computed + steps
+        request.token_ids += [token] * (computed + 1 - len(request.token_ids))
+    return scheduler.count_steps(steps, [r for r in running if len(r.token_ids) - r.prompt_len >= r.max_tokens])
+
+
+def _lend(cache: CacheManager, running: Sequence[Request], steps: int) -> None:
+    """All blocks of these steps at once, dealt out in the order in which step by step asks.
+
+    Nothing in between could change which are next: what is published meanwhile is held, not free.
+    """
+    asks = []  # (step, place of who asks)
+    for place, request in enumerate(running):
+        room = len(request.block_table) * cache.block_size - request.num_computed
+        for step in range(room, steps, cache.block_size):
+            asks.append((step, place))
+    asks.sort()
+    blocks = cache.allocator.allocate(len(asks))
+    if blocks is None:
+        raise AssertionError(f"no {len(asks)} blocks, although {cache.num_free} were counted free.")
+    for (_, place), block in zip(asks, blocks):
+        running[place].block_table.append(block)
 
 
 def _events(running: Sequence[Request], steps: int, block_size: int, early: bool) -> list[tuple]:

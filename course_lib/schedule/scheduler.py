@@ -79,11 +79,11 @@ class Scheduler:
         self._end(request, "aborted")
         return request
 
-    def _end_done(self, request_ids: Iterable[int]) -> list[int]:
-        """Those of the requests that are done give their blocks back and are gone. Returns their ids."""
-        finished = [i for i in request_ids if self.requests[i].why_done()]
-        for request_id in finished:
-            self._end(self.requests[request_id], self.requests[request_id].why_done())
+    def _end_done(self, requests: Iterable[Request]) -> list[Request]:
+        """Those of the requests that are done give their blocks back and are gone. Returns them."""
+        finished = [r for r in requests if r.why_done()]
+        for request in finished:
+            self._end(request, request.why_done())
         if finished:
             self.running = [r for r in self.running if not r.finish_reason]
         return finished
@@ -157,13 +157,29 @@ class Scheduler:
 
     def ends(self, step: Step) -> list[int]:
         """Ids of the requests that get a token in this step, in batch order: their chunk ends at their newest token."""
-        return [i for i, chunk in step.chunks.items() if chunk.stop == self.requests[i].num_tokens]
+        return [i for i, chunk in step.chunks.items() if chunk.stop == len(self.requests[i].token_ids)]
 
     def commit(self, step: Step, sampled: Mapping[int, int], duration_us: int | None = None) -> StepRecord:
         """The step was computed: requests advance, full blocks are published, who is done gives its blocks back.
 
         sampled   request id -> its next token, for exactly the chunks that end at their request's newest token
         """
+        finished = self.advance(step, sampled)
+        return StepRecord(
+            step=step.number,
+            chunks=tuple((c.request_id, c.start, c.stop) for c in step.chunks.values()),
+            sampled=tuple((i, int(sampled[i])) for i in step.chunks if i in sampled),
+            hits=tuple((r.id, r.num_cached) for r in step.admitted),
+            preempted=tuple(r.id for r in step.preempted),
+            finished=tuple(r.id for r in finished),
+            num_running=len(self.running),
+            num_waiting=len(self.waiting),
+            free_blocks=self.cache.num_free,
+            duration_us=duration_us,
+        )
+
+    def advance(self, step: Step, sampled: Mapping[int, int]) -> list[Request]:
+        """As commit, without a record of the step (a simulator needs none). Returns the requests that are done."""
         self._expect_planned(step)
         ends = self.ends(step)
         if set(sampled) != set(ends):
@@ -178,28 +194,15 @@ class Scheduler:
             if request_id in sampled:
                 request.token_ids.append(int(sampled[request_id]))
             request.num_computed = chunk.stop
-        finished = self._end_done(ends)
+        finished = self._end_done([self.requests[i] for i in ends])
         self._planned = None
         self._num_steps += 1
-        return StepRecord(
-            step=step.number,
-            chunks=tuple((c.request_id, c.start, c.stop) for c in step.chunks.values()),
-            sampled=tuple((i, int(sampled[i])) for i in ends),
-            hits=tuple((r.id, r.num_cached) for r in step.admitted),
-            preempted=tuple(r.id for r in step.preempted),
-            finished=tuple(finished),
-            num_running=len(self.running),
-            num_waiting=len(self.waiting),
-            free_blocks=self.cache.num_free,
-            duration_us=duration_us,
-        )
+        return finished
 
-    def count_steps(self, steps: int, requests: Iterable[Request]) -> list[Request]:
-        """`steps` steps were made outside of schedule and commit (fast_forward.py). Returns those that are done now,
-        which give their blocks back."""
+    def count_steps(self, steps: int, done: Iterable[Request]) -> list[Request]:
+        """`steps` steps were made at once (fast_forward.py). Those of `done` give their blocks back and are gone."""
         self._num_steps += steps
-        finished = set(self._end_done(r.id for r in requests))
-        return [r for r in requests if r.id in finished]
+        return self._end_done(done)
 
     def _expect_planned(self, step: Step) -> None:
         if step is not self._planned:

@@ -44,7 +44,7 @@ class Service:
     def expect_room(self, prompts: int = 1) -> None:
         """Refusal when the engine is gone, or has no room for that many prompts more."""
         if why := self.engine_loop.why_dead:
-            raise Refusal(503, f"Not available: {why}.", code="unavailable")
+            raise Refusal(503, f"No answer: {why}.", code="engine_unavailable")
         there = len(self.engine_loop.open)
         if there + prompts > self.limits.max_requests:
             raise Refusal(
@@ -53,6 +53,13 @@ class Service:
                 code="rate_limit_exceeded",
                 headers={"retry-after": "1"},
             )
+
+    def submit(self, tickets: list[Ticket]) -> None:
+        """Refusal when the engine has gone since."""
+        try:
+            self.engine_loop.submit(tickets)
+        except RuntimeError as error:
+            raise Refusal(503, f"No answer: {error}.", code="engine_unavailable") from None
 
     def health(self) -> dict:
         """For GET /health; "waiting" counts all that were accepted and do not run."""
@@ -85,27 +92,24 @@ class Completions:
             service.expect_room(len(wanted.prompts))
             events: asyncio.Queue = asyncio.Queue()
             tickets = [Ticket(i, ids, wanted.options(), events) for i, ids in enumerate(wanted.prompts)]
-            service.engine_loop.submit(tickets)
+            service.submit(tickets)
         except Refusal as refusal:
             return await _refuse(send, refusal)
-        watch = asyncio.create_task(self._watch(receive, tickets, events))
+        watch = asyncio.create_task(_watch(receive, events))
         try:
             answer = _stream if wanted.stream else _whole
             await answer(send, events, tickets, service.new_answer(wanted))
         finally:
             watch.cancel()
-            self._abort(tickets)
+            for ticket in tickets:
+                service.engine_loop.abort(ticket)
 
-    async def _watch(self, receive, tickets: list[Ticket], events: asyncio.Queue) -> None:
-        """When the client goes, end its tickets at once: the answer may be stuck in a send."""
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._abort(tickets)
-        events.put_nowait(None)
 
-    def _abort(self, tickets: list[Ticket]) -> None:
-        for ticket in tickets:
-            self._service.engine_loop.abort(ticket)
+async def _watch(receive, events: asyncio.Queue) -> None:
+    """Put None among the events when the client goes."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    events.put_nowait(None)
 
 
 async def _body(scope, receive, most: int) -> bytes | None:

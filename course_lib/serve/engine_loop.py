@@ -26,7 +26,8 @@ class EngineLoop:
     """Feeds an Engine from an event loop. `start` it there; `submit` and `abort` are called there, and return at once.
 
     engine   nobody else may use it from now on
-    trace    a text file for one JSON object a step (StepRecord.as_dict); closed at the end
+    trace    a text file for one JSON object a step (StepRecord.as_dict); closed at the end. Request ids count in
+             order of arrival; whoever is taken out after a failed step comes back with a new one
     """
 
     def __init__(self, engine: Engine, trace: IO[str] | None = None):
@@ -34,6 +35,7 @@ class EngineLoop:
         self.open: set[Ticket] = set()  # submitted, and its last event has not come yet; the event loop's
         self.why_dead = "the engine has not been started"  # "" while it runs
         self.crashed = False
+        self._thread: threading.Thread | None = None
         self._trace = trace
         self._commands: queue.SimpleQueue = queue.SimpleQueue()
         self._closing = threading.Lock()  # so that no command is put where nobody will read it
@@ -74,8 +76,8 @@ class EngineLoop:
 
     def join(self) -> None:
         """Wait for the end of the thread."""
-        if thread := getattr(self, "_thread", None):
-            thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _deliver(self, events: list[tuple[Ticket, Event]]) -> None:
         for ticket, event in events:
@@ -102,7 +104,10 @@ class EngineLoop:
                 kind, ticket = self._commands.get()
                 waiting += [ticket] if kind == "add" else []
             for ticket in [*self._tickets.values(), *self._suspects, *self._held, *waiting]:
-                self._end(ticket, "unavailable", why)
+                try:
+                    self._end(ticket, "unavailable", why)
+                except Exception:  # what has died may not even let go of a request
+                    self._out.append((ticket, Event(ticket.index, None, "unavailable", why)))
             self._flush()
             if self._trace is not None:
                 self._trace.close()
@@ -205,6 +210,7 @@ class EngineLoop:
             batch = {self._tickets[i] for i in planned.chunks}
             self.engine.scheduler.undo(planned)
         except Exception:  # not even planning works
+            self.engine.scheduler.abandon()
             batch = set()
         for ticket in everybody:
             self._take_out(ticket)

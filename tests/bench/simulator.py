@@ -1,4 +1,4 @@
-"""How fast the simulator is, in requests per second of wall time on one core, and how much memory it takes.
+"""How fast the simulator is, in requests per second of CPU time on one core, and how much memory it takes.
 
 python3 course.py bench simulator [--most N] [--json]. Side by side in one run: many decode-only steps at once, and
 step by step. Prompts of 1,024 tokens, 64 outputs, Poisson. A plain loop of additions is timed as well, since
@@ -19,7 +19,7 @@ from course_lib.cost.linear import PRESETS
 from course_lib.cost.simulator import ServerConfig, simulate
 from course_lib.cost.workload import Lengths, Poisson
 
-AIM = 10_000  # requests per second of wall time
+AIM = 10_000  # requests per second of CPU time
 RATES = (2, 10, 20, 30)  # requests per second of modelled time: 4 %, 20 %, 45 % and 80 % busy
 
 

@@ -1,0 +1,183 @@
+"""Exercise 6.3, pick_chunk: the largest chunk that keeps a target."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autograder.compare import first_trouble, same_integers
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, drawn, shown, with_cost
+
+
+def value_cases(seed: int) -> list[Call]:
+    """The reference setting; targets that a step meets exactly or misses by 1 us; no users; targets too small."""
+    rng = np.random.default_rng(seed)
+    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
+    calls = [(50_000, 24, REFERENCE)]
+    for over in (-1, 0, 1, None):
+        cost, users, chunk = drawn(rng), draw(2, 60), draw(100, 3_000)
+        over = draw(2, cost[1]) if over is None else over
+        calls.append((cost[0] + cost[2] * users + cost[1] * chunk + over, users, cost))
+    cost = drawn(rng)
+    calls += [(draw(20_000, 90_000), 0, cost), (cost[0] + 7 * cost[2] - draw(1, 60), 7, cost)]
+    calls += [
+        (draw(200, 1_000), draw(1, 40), drawn(rng)),
+        *((draw(60_000, 200_000), draw(1, 60), drawn(rng)) for _ in "ab"),
+    ]
+    return [Call(args, shown("pick_chunk", *args)) for args in calls]
+
+
+def _trouble(call: Call, got: np.ndarray) -> str | None:
+    target, users, (fixed, per_token, per_decode) = call.args
+    wanted = max((target - fixed - users * per_decode) // per_token, 0)
+    if got.shape != () or got.dtype.kind not in "iu":
+        return f"{call.label} is {got.tolist()!r:.60}; wanted one whole number of tokens."
+    if got == wanted:
+        return None
+    if got < 0:
+        why = "no chunk has fewer than 0 tokens"
+    else:
+        took = fixed + per_token * int(got) + per_decode * users
+        relation = "is longer than" if took > target else "meets"
+        why = f"a step with {int(got):,} tokens takes {took:,} us, which {relation} the target of {target:,} us"
+    return f"{call.label} is {int(got):,}, it should be {wanted:,}: {why}."
+
+
+def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
+    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} targets")
+
+
+def _wrong(name: str, message: str, *, left="target_us - m.fixed_us - m.decode_us * users",
+           give="max(left // m.prefill_us_per_token, 0)") -> WrongAnswer:  # fmt: skip
+    source = f"def pick_chunk(target_us, users, m):\n    left = {left}\n    return {give}\n"
+    return WrongAnswer(name, source, message)
+
+
+WRONG = (
+    _wrong(
+        "no_decodes",
+        "The users' decodes are left out. They are in the step, and their time is gone before the prompt gets any.",
+        left="target_us - m.fixed_us",
+    ),
+    _wrong(
+        "no_fixed",
+        "The fixed part is left out. A step pays it before its first token.",
+        left="target_us - m.decode_us * users",
+    ),
+    _wrong(
+        "one_decode",
+        "One decode is taken off. Every user has one in the step.",
+        left="target_us - m.fixed_us - m.decode_us",
+    ),
+    _wrong(
+        "decodes_as_prompt_tokens",
+        "The decodes are paid as prompt tokens. A decode costs m.decode_us.",
+        left="target_us - m.fixed_us - m.prefill_us_per_token * users",
+    ),
+    _wrong(
+        "two_steps",
+        "A whole step of decodes is taken off besides, as if the gap went over two steps. The decodes are in the "
+        "prompt's own step, so a gap is one step.",
+        left="target_us - 2 * (m.fixed_us + m.decode_us * users)",
+    ),
+    _wrong(
+        "rounded_up",
+        "It is rounded up. The step is then longer than the target: the largest chunk that still meets it is rounded"
+        " down.",
+        give="max(-(-left // m.prefill_us_per_token), 0)",
+    ),
+    _wrong(
+        "rounded",
+        "It is rounded to the nearest number of tokens. Half of the time that is one too many: round down.",
+        give="max((2 * left + m.prefill_us_per_token) // (2 * m.prefill_us_per_token), 0)",
+    ),
+    _wrong(
+        "strictly_below",
+        "A step that takes exactly the target meets it: at most the target is wanted.",
+        give="max((left - 1) // m.prefill_us_per_token, 0)",
+    ),
+    _wrong(
+        "below_zero",
+        "When the decodes alone take longer than the target, no chunk meets it. Say 0; a chunk has no negative length.",
+        give="left // m.prefill_us_per_token",
+    ),
+    _wrong(
+        "at_least_one",
+        "When the decodes alone take longer than the target, this says 1. A chunk of 1 token does not meet it "
+        "either: say 0.",
+        give="max(left // m.prefill_us_per_token, 1)",
+    ),
+    _wrong(
+        "budget",
+        "The users are taken off once more, as tokens. That would turn a budget into a chunk; the time of their "
+        "decodes is gone already.",
+        give="max(left // m.prefill_us_per_token - users, 0)",
+    ),
+    _wrong(
+        "with_the_decodes",
+        "The users are added, as tokens. That is the budget of the step: the chunk is the prompt's part of it.",
+        give="max(left // m.prefill_us_per_token, 0) + users",
+    ),
+    _wrong(
+        "whole_tiles",
+        "It is rounded down to a multiple of 128. That can be a good chunk on a GPU, but the largest one is asked for.",
+        give="max(left // m.prefill_us_per_token // 128 * 128, 0)",
+    ),
+    _wrong(
+        "per_user",
+        "The time is divided among the users. They wait side by side, and each of them waits for the whole step.",
+        give="max(left // m.prefill_us_per_token // max(users, 1), 0)",
+    ),
+    _wrong(
+        "reference_only",
+        "The numbers of the reference preset are written into the formula. They must come from m.",
+        left="target_us - 2_600 - 108 * users",
+        give="max(left // 18, 0)",
+    ),
+    _wrong(
+        "floats",
+        "A chunk is a whole number of tokens: divide with // instead of /.",
+        give="max(left / m.prefill_us_per_token, 0.0)",
+    ),
+)
+
+RIGHT = (
+    """\
+def pick_chunk(target_us, users, m):
+    chunk = 0
+    while m.fixed_us + m.decode_us * users + m.prefill_us_per_token * (chunk + 1) <= target_us:
+        chunk += 1
+    return chunk
+""",
+    """\
+def pick_chunk(target_us, users, m):
+    fits, too_large = 0, target_us + 1
+    while too_large - fits > 1:
+        middle = (fits + too_large) // 2
+        if m.step_us(middle, users) <= target_us:
+            fits = middle
+        else:
+            too_large = middle
+    return fits
+""",
+)
+
+EXERCISE = Exercise(
+    name="pick_chunk",
+    number="6.3",
+    title="The largest chunk that keeps the target",
+    notebook="06_tradeoff",
+    mode="equal",
+    groups=(Group("values", 3, value_cases, judge_values),),
+    same=same_integers,
+    wrong_answers=WRONG,
+    right_answers=RIGHT,
+    reread="Reread notebook 06, section 4.",
+    imports=IMPORTS,
+    library=(
+        "course_lib.lesson_tradeoff:pick_chunk",
+        "course_lib.cost.linear:knee_chunk",
+        "course_lib.cost.one_prompt:knee",
+    ),
+    driver=with_cost,
+)

@@ -1,0 +1,147 @@
+"""Exercise 8.1, admit: how many tokens of a prompt are attached from the cache."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autograder.compare import first_trouble, same_integers
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+
+
+def value_cases(seed: int) -> list[Call]:
+    """Hits that end inside a block and at its end, prompts cached from end to end, nothing cached, blocks of 1."""
+    rng = np.random.default_rng(seed)
+    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
+    calls = [(7_000, 5_000, 16), (7_000, 5_000, 256), (7_000, 5_000, 8), (5_008, 5_008, 16)]
+    for size in (draw(3, 8), draw(9, 40), 1):
+        whole, part = draw(3, 9) * size, size - 1
+        calls += [
+            (whole + draw(2 * size, 9 * size), whole, size),  # at a block's end
+            (whole + draw(2 * size, 9 * size), whole + part, size),
+            (whole + draw(2 * size, 9 * size), whole + size // 3, size),
+            (whole, whole, size),  # all of it, in whole blocks
+            (whole + part, whole + part, size),
+            (whole + 1, whole, size),
+            (whole + 1, whole + 1, size),
+        ]
+    calls += [(draw(50, 90), 0, 16), (draw(50, 90), draw(1, 16), 16), (1, 1, 1), (2, 2, 1), (9_000, 9_000, 512)]
+    return [Call(args, f"admit(prompt={args[0]}, shared={args[1]}, block_size={args[2]})") for args in calls]
+
+
+def _trouble(call: Call, got: np.ndarray) -> str | None:
+    prompt, shared, size = call.args
+    wanted = max(n for n in range(0, prompt, size) if n <= shared)
+    if got.shape != () or got.dtype.kind not in "biu":
+        return f"{call.label} is {got.tolist()}, wanted one whole number."
+    if got == wanted:
+        return None
+    why = "leaves nothing to compute" if got >= prompt else f"should be {wanted}"
+    blocks = "" if got % size == 0 else f", which is no whole number of blocks of {size}"
+    return f"{call.label} is {got}{blocks}. It {why}."
+
+
+def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
+    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} prompts")
+
+
+def _wrong(name: str, body: str, message: str) -> WrongAnswer:
+    return WrongAnswer(name, f"def admit(prompt, shared, block_size):\n    return {body}\n", message)
+
+
+WRONG = (
+    _wrong(
+        "no_cap",
+        "shared // block_size * block_size",
+        "A prompt that is cached from end to end is attached as a whole, and nothing is left to compute. The first "
+        "answer token comes from the logits of the last prompt token, so that one must be computed.",
+    ),
+    _wrong(
+        "single_tokens",
+        "min(shared, prompt - 1)",
+        "This attaches single tokens. The cache finds whole blocks: round down to a multiple of block_size.",
+    ),
+    _wrong(
+        "round_then_cap",
+        "min(shared // block_size * block_size, prompt - 1)",
+        "This rounds first and leaves out one token afterwards, so a full hit ends inside a block. Take the last token "
+        "out first, then round down.",
+    ),
+    _wrong(
+        "last_block_always",
+        "max(shared // block_size - 1, 0) * block_size",
+        "The last cached block is always given up. That is needed only where nothing else would be left to compute.",
+    ),
+    _wrong(
+        "shared_minus_one",
+        "max(shared - 1, 0) // block_size * block_size",
+        "The last shared token is taken out although the prompt goes on behind it. It is the prompt's last token that "
+        "must be left.",
+    ),
+    _wrong(
+        "rounds_up",
+        "min(-(-shared // block_size) * block_size, (prompt - 1) // block_size * block_size)",
+        "This rounds up. The last of these blocks is shared in part only: its other tokens are another prompt's.",
+    ),
+    _wrong(
+        "all_of_the_prompt",
+        "(prompt - 1) // block_size * block_size",
+        "This does not look at `shared`: it attaches every whole block of the prompt, computed or not.",
+    ),
+    _wrong(
+        "number_of_blocks",
+        "min(shared, prompt - 1) // block_size",
+        "This is how many blocks are attached. How many tokens is block_size times that.",
+    ),
+    _wrong(
+        "the_tail",
+        "prompt - min(shared, prompt - 1) // block_size * block_size",
+        "This is the tail, what is left to compute. The hit is the part before it.",
+    ),
+    _wrong(
+        "full_hit_is_no_hit",
+        "0 if shared == prompt else shared // block_size * block_size",
+        "A prompt that is cached from end to end gets nothing at all. All of its blocks but the last can be attached.",
+    ),
+    _wrong(
+        "cap_by_a_block",
+        "max(min(shared // block_size * block_size, prompt - block_size), 0)",
+        "This leaves a whole block's worth of tokens, and then the hit need not be in whole blocks. One token is "
+        "enough to leave; rounding down does the rest.",
+    ),
+    _wrong(
+        "nearest_block",
+        "min((shared + block_size // 2) // block_size * block_size, (prompt - 1) // block_size * block_size)",
+        "This rounds to the nearest block. A block of which more than half is shared still holds tokens that are not.",
+    ),
+)
+
+RIGHT = (
+    """\
+def admit(prompt, shared, block_size):
+    hit = 0
+    while hit + block_size <= shared and hit + block_size < prompt:
+        hit += block_size
+    return hit
+""",
+    """\
+def admit(prompt, shared, block_size):
+    blocks = shared // block_size
+    if blocks * block_size == prompt:
+        blocks -= 1
+    return blocks * block_size
+""",
+)
+
+EXERCISE = Exercise(
+    name="admit",
+    number="8.1",
+    title="How much of a prompt is attached",
+    notebook="08_both",
+    mode="equal",
+    groups=(Group("values", 2, value_cases, judge_values),),
+    same=same_integers,
+    wrong_answers=WRONG,
+    right_answers=RIGHT,
+    reread="Reread notebook 08, section 2.",
+    library=("course_lib.lesson_both:admit",),
+)

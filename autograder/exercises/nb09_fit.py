@@ -1,0 +1,184 @@
+"""Exercise 9.2, fit_linear: from measured steps to the cost of a step, a prompt token and a decode."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autograder.compare import first_trouble, same_floats
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+
+CLOSE = 1e-6
+NAMES = ("fixed us of a step", "us per prompt token", "us per decode")
+
+
+def _call(rng: np.random.Generator, error: float) -> Call:
+    """Steps with prompt tokens alone, with decodes alone and with both, in no order."""
+    tokens = np.concatenate([[0, 0, 0, 0], rng.integers(16, 600, 10)])
+    decodes = np.concatenate([rng.integers(1, 40, 4), [0] * 4, rng.integers(1, 40, 6)])
+    cost = np.array([rng.integers(800, 6_000), rng.integers(8, 40), rng.integers(60, 300)]) + rng.random(3).round(2)
+    us = cost[0] + cost[1] * tokens + cost[2] * decodes
+    us = us * (1 + error * rng.standard_normal(len(us)))
+    order = rng.permutation(len(us))
+    samples = np.column_stack([tokens, decodes, us])[order]
+    return Call((samples,), f"fit_linear of {len(us)} steps", {"cost": cost if not error else None})
+
+
+def exact_cases(seed: int) -> list[Call]:
+    rng = np.random.default_rng(seed)
+    return [_call(rng, 0.0) for _ in range(4)]
+
+
+def noisy_cases(seed: int) -> list[Call]:
+    rng = np.random.default_rng(seed)
+    return [_call(rng, 0.05) for _ in range(4)]
+
+
+def _wanted(call: Call) -> np.ndarray:
+    if call.facts["cost"] is not None:
+        return call.facts["cost"]
+    (samples,) = call.args
+    design = np.c_[np.ones(len(samples)), samples[:, :2]]
+    return np.linalg.solve(design.T @ design, design.T @ samples[:, 2])
+
+
+def _trouble(call: Call, got: np.ndarray) -> str | None:
+    if got.shape != (3,):
+        return f"{call.label} has shape {list(got.shape)}, wanted [3]: {', '.join(NAMES)}."
+    wanted = _wanted(call)
+    for name, mine, right in zip(NAMES, got.tolist(), wanted.tolist()):
+        if not abs(mine - right) <= CLOSE * abs(right):
+            exact = "without noise" if call.facts["cost"] is not None else "with noise"
+            return f"{call.label} {exact} gives {mine:,.4f} for the {name}, wanted {right:,.4f}."
+    return None
+
+
+def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
+    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} fits")
+
+
+def _wrong(name: str, body: str, message: str) -> WrongAnswer:
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    return WrongAnswer(name, f"def fit_linear(samples):\n    tokens, decodes, us = samples.T\n{lines}", message)
+
+
+SOLVE = "return np.linalg.lstsq({}, us, rcond=None)[0]"
+ONE = "np.ones(len(us))"
+WRONG = (
+    _wrong(
+        "no_fixed_part",
+        "per = np.linalg.lstsq(samples[:, :2], us, rcond=None)[0]\nreturn np.array([0.0, *per])",
+        "There is no fixed part: an empty step would take no time. Give the table a column of ones for it.",
+    ),
+    _wrong(
+        "fixed_part_last",
+        SOLVE.format(f"np.column_stack([tokens, decodes, {ONE}])"),
+        "The three numbers are in another order: the fixed part comes first, then a prompt token, then a decode.",
+    ),
+    _wrong(
+        "swapped",
+        SOLVE.format(f"np.column_stack([{ONE}, decodes, tokens])"),
+        "The cost of a prompt token and the cost of a decode are swapped. Column 0 of the samples counts prompt "
+        "tokens.",
+    ),
+    _wrong(
+        "a_decode_is_a_token",
+        "fixed, per = np.linalg.lstsq(np.column_stack([np.ones(len(us)), tokens + decodes]), us, rcond=None)[0]\n"
+        "return np.array([fixed, per, per])",
+        "A decode is counted as one more prompt token. It is computed like one, but it also reads the keys and values "
+        "of "
+        "everything before it: it needs a column of its own.",
+    ),
+    _wrong(
+        "parts_alone",
+        "alone, only = decodes == 0, tokens == 0\n"
+        "per_token, fixed = np.polyfit(tokens[alone], us[alone], 1)\n"
+        "per_decode, _ = np.polyfit(decodes[only], us[only], 1)\n"
+        "return np.array([fixed, per_token, per_decode])",
+        "Steps with prompt tokens and decodes are left out. Without noise that is right; with noise every step that "
+        "was "
+        "measured should have its say, in one fit.",
+    ),
+    _wrong(
+        "three_steps",
+        "table = np.column_stack([np.ones(len(us)), tokens, decodes])\n"
+        "pick = [np.argmax(tokens), np.argmax(decodes), np.argmin(us)]\n"
+        "return np.linalg.lstsq(table[pick], us[pick], rcond=None)[0]",
+        "Three steps give three numbers, and all the others are ignored. Without noise that is right; with noise these "
+        "three carry their own errors into the answer.",
+    ),
+    _wrong(
+        "relative_errors",
+        "table = np.column_stack([np.ones(len(us)), tokens, decodes]) / us[:, None]\n"
+        "return np.linalg.lstsq(table, np.ones(len(us)), rcond=None)[0]",
+        "This makes the relative errors small, each step's error divided by its time. That is a good choice, and "
+        "fit_cost makes it; here the squared errors in us are asked for.",
+    ),
+    _wrong(
+        "whole_numbers",
+        "table = np.column_stack([np.ones(len(us)), tokens, decodes])\n"
+        "return np.round(np.linalg.lstsq(table, us, rcond=None)[0])",
+        "The result is rounded to whole microseconds. With 18 us per prompt token half a microsecond is 3 %: do not "
+        "round.",
+    ),
+    _wrong(
+        "ridge",
+        "table = np.column_stack([np.ones(len(us)), tokens, decodes])\n"
+        "return np.linalg.solve(table.T @ table + np.eye(3), table.T @ us)",
+        "Something is added to the diagonal, which pulls the costs towards 0 (ridge regression). Exact samples must "
+        "give "
+        "the exact cost back.",
+    ),
+    _wrong(
+        "mean_per_token",
+        "fixed = us.min()\nper_token = ((us - fixed)[tokens > 0] / tokens[tokens > 0]).mean()\n"
+        "per_decode = ((us - fixed)[decodes > 0] / decodes[decodes > 0]).mean()\n"
+        "return np.array([fixed, per_token, per_decode])",
+        "Each cost is a mean of times divided by counts, so a mixed step's time counts as its tokens' and as its "
+        "decodes' "
+        "too. Fit all three together.",
+    ),
+    _wrong(
+        "residuals",
+        f"return np.linalg.lstsq(np.column_stack([{ONE}, tokens, decodes]), us, rcond=None)[1]",
+        "lstsq returns a tuple: the solution first, then the residuals. This is the second.",
+    ),
+)
+
+RIGHT = (
+    "def fit_linear(samples):\n"
+    "    x = samples.copy()\n"
+    "    us, x[:, 2] = x[:, 2].copy(), 1\n"
+    "    per_token, per_decode, fixed = np.linalg.pinv(x) @ us\n"
+    "    return fixed, per_token, per_decode\n",
+    "def fit_linear(samples):\n"
+    "    mean = samples.mean(axis=0)\n"
+    "    tokens, decodes, us = (samples - mean).T\n"
+    "    tt, td, dd = tokens @ tokens, tokens @ decodes, decodes @ decodes\n"
+    "    det = tt * dd - td * td\n"
+    "    per_token = (dd * (tokens @ us) - td * (decodes @ us)) / det\n"
+    "    per_decode = (tt * (decodes @ us) - td * (tokens @ us)) / det\n"
+    "    return [mean[2] - per_token * mean[0] - per_decode * mean[1], per_token, per_decode]\n",
+)
+
+
+def same(a: Outcome, b: Outcome) -> bool:
+    """As same_floats, number by number: the fixed part is so large that a wrong slope beside it looks close."""
+    if not same_floats(a, b):
+        return False
+    x, y = getattr(a, "value", None), getattr(b, "value", None)
+    return not isinstance(x, np.ndarray) or bool(np.allclose(x, y, rtol=1e-7, atol=1e-9, equal_nan=True))
+
+
+EXERCISE = Exercise(
+    name="fit_linear",
+    number="9.2",
+    title="What does a step cost here?",
+    notebook="09_production",
+    mode="equal",
+    groups=(Group("exact", 2, exact_cases, judge), Group("noisy", 1, noisy_cases, judge)),
+    same=same,
+    wrong_answers=WRONG,
+    right_answers=RIGHT,
+    reread="Reread notebook 09, section 2.",
+    library=("course_lib.lesson_device:fit_linear",),
+)

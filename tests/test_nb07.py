@@ -1,0 +1,253 @@
+"""Notebook 07: its cache decides as the engine's does, its checks see what they should, its explorer is right."""
+
+import inspect
+import json
+import random
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from autograder.build import ROOT
+from autograder.check import evaluate
+from autograder.exercises import EXERCISES
+from course_lib import lesson_prefix
+from course_lib.cache.manager import CacheManager
+from course_lib.cache.prefix import PrefixCache, block_hash, extend_hashes, root_hash
+from course_lib.cache.radix import RadixTree
+from course_lib.engine import Engine
+from course_lib.prefill import one_pass
+from course_lib.schedule.request import Request
+from course_lib.weights import seeded_model
+
+PARTS = {"block_hash": block_hash, "allocator": lesson_prefix.Allocator, "prefix": lesson_prefix.PrefixCache,
+         "cache": lesson_prefix.RequestCache}  # fmt: skip
+NAMES = ("block_hash", "PrefixCache", "Allocator", "RequestCache", "RadixTree")
+
+
+def prompts(rng, count, size=4):
+    for _ in range(count):
+        tokens = [rng.randrange(3) for _ in range(2 * size)] if rng.random() < 0.2 else list(range(2 * size))
+        yield tokens + [rng.randrange(2) for _ in range(rng.randrange(3 * size))]
+
+
+@pytest.mark.parametrize("num_blocks", [6, 9, 400])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_lessons_classes_decide_as_the_engines_do(seed, num_blocks):
+    """Block tables, refusals, the free order, evictions, counts: 150 requests, among them many that do not fit."""
+    rng, size = random.Random(seed), 4
+    lender, table = lesson_prefix.Allocator(num_blocks), lesson_prefix.PrefixCache(num_blocks)
+    ours = lesson_prefix.RequestCache(lender, table, size)
+    theirs = CacheManager(num_blocks, size, PrefixCache(), uncached_first=False)
+    running, refused = [], 0
+    for number, tokens in enumerate(prompts(rng, 150)):
+        request, hashes = Request(number, tokens), []
+        extend_hashes(hashes, tokens, size)
+        hit = theirs.match(request)
+        admitted = theirs.allocate(request, len(tokens), hit=hit)
+        assert ours.admit(len(tokens), hashes) == (request.block_table if admitted else None)
+        refused += not admitted
+        if admitted:
+            running.append(request)
+            stops = sorted(rng.sample(range(1, len(tokens)), 1)) + [len(tokens)] * (rng.random() < 0.8)  # or aborted
+            for start, stop in zip([0, *stops], stops):
+                ours.commit(request.block_table, hashes, start, stop)
+                theirs.publish(request, start, stop)
+        while running and rng.random() < 0.4:
+            old = running.pop(rng.randrange(len(running)))
+            lender.release(old.block_table)
+            theirs.release(old)
+        assert lender.free == theirs.allocator.free_order and lender.refs == theirs.allocator.refs
+        assert [b for b in range(1, num_blocks + 1) if b in table] == sorted(theirs.prefix._hashes)
+        held = Counter(block for r in running for block in r.block_table)
+        assert all(lender.refs[b] == held[b] for b in range(1, num_blocks + 1))
+        assert len(lender.free) + len(held) == num_blocks
+    assert (refused > 5) == (num_blocks < 400)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_lessons_tree_finds_and_keeps_what_the_engines_does(size):
+    rng, spare = random.Random(size), 1
+    ours, theirs = lesson_prefix.RadixTree(size), RadixTree(size)
+    for tokens in prompts(rng, 200, size):
+        blocks = list(range(spare, spare + -(-len(tokens) // size)))
+        known = theirs.match(tokens).blocks
+        assert ours.match(tokens) == known
+        blocks[: len(known)] = known
+        spare += len(blocks)
+        assert ours.insert(tokens, blocks) * size == theirs.insert(tokens, blocks)
+
+    def rows(node, depth=0):
+        for child in node.children.values():
+            yield depth, [token for page in child.pages for token in page]
+            yield from rows(child, depth + 1)
+
+    assert sorted(rows(ours.root)) == sorted((depth, tokens) for depth, tokens, _, _ in theirs.rows())
+    theirs.check()
+
+
+@pytest.mark.parametrize(("shared", "hit"), [(50, 48), (48, 48), (47, 40), (8, 8), (7, 0)])
+def test_in_the_engine_hit_blocks_equal_a_fresh_prefill_in_every_bit(shared, hit):
+    model = seeded_model("tiny", arith="exact")
+    engine = Engine(
+        model, num_blocks=40, block_size=8, max_num_batched_tokens=20, prefix_cache=lesson_prefix.PrefixCache(40)
+    )
+    system = [(7 * i * i + 3 * i) % 128 for i in range(shared)]
+    engine.add_request([*system, 1, 2, 3], max_tokens=2)
+    engine.run()
+    request = engine.add_request([*system, 9, 8, 7, 6], max_tokens=4)
+    while not request.generated:
+        engine.step()
+    assert request.num_cached == hit
+    k, v = engine.kv(request)
+    fresh = one_pass(model, request.token_ids[: request.num_computed], block_size=8)
+    assert np.array_equal(k, fresh.k) and np.array_equal(v, fresh.v)
+    assert np.array_equal(engine.logits[request.id], fresh.logits)
+
+
+def test_a_salt_in_the_root_separates_tenants_and_nothing_else_does():
+    tokens = list(range(8))
+    chains = {}
+    for salt in ("a", "b"):
+        parent = root_hash([("salt", salt)])
+        chains[salt] = [parent := block_hash(parent, page) for page in lesson_prefix.pages_of(tokens, 4)]
+    assert len({*chains["a"], *chains["b"]}) == 4
+
+
+# The small server of "break it"
+
+
+def trace(seed=3):
+    rng, system = random.Random(seed), [9, 8, 7, 6, 5, 4, 3, 2]
+    made = [[*system, *[20] * 4], [*system, *[20] * 4, 21], [*system, *[20] * 4]]
+    return made + [[*p, 1] for p in prompts(rng, 40)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_small_server_finds_no_trouble_with_the_right_parts(seed):
+    made = trace(seed)
+    hits, trouble = lesson_prefix.serve_prompts(made, num_blocks=9, block_size=4, **PARTS)
+    assert trouble == "" and len(hits) == len(made) and sum(hits) > 0
+
+
+@pytest.mark.parametrize(
+    ("part", "exercise", "name", "says"),
+    [
+        ("block_hash", "block_hash", "no_parent", "another text"),
+        ("cache", "RequestCache", "touch_after_allocate", "another text"),
+        ("cache", "RequestCache", "not_forgotten", "another text"),
+        ("cache", "RequestCache", "published_early", "nothing was written"),
+        ("cache", "RequestCache", "part_of_a_block", "nothing was written"),
+        ("cache", "RequestCache", "nothing_left", "no token is left"),
+        ("allocator", "Allocator", "lost_on_release", "blocks are free|is refused"),
+        ("allocator", "Allocator", "touched_and_free", "another text|released twice"),
+    ],
+)
+def test_the_small_server_catches_a_mistake_by_what_a_request_reads(part, exercise, name, says):
+    answer = EXERCISES[exercise].compile(EXERCISES[exercise].wrong_answer(name).source)
+    found = [
+        lesson_prefix.serve_prompts(trace(seed), num_blocks=9, block_size=4, **PARTS | {part: answer})[1]
+        for seed in range(5)
+    ]
+    assert any(re.search(says, trouble) for trouble in found), found
+
+
+# The checks
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_message_says_the_call_what_came_and_what_was_wanted(name):
+    exercise = EXERCISES[name]
+    for answer in exercise.wrong_answers[::4]:
+        verdicts = [evaluate(exercise, group, exercise.compile(answer.source)) for group in exercise.groups]
+        said = [v.message for v in verdicts if not v.passed]
+        assert said and all("wanted" in text or "raise" in text for text in said), said
+        assert all(len(text) < 1_500 for text in said)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("PrefixCache", ("return found", "return len(found)"), "what match gives is"),
+        (
+            "Allocator",
+            ("return blocks", "return [b / 2 for b in blocks]"),
+            "what allocate.3. gives is .*not a list of",
+        ),
+        (
+            "RequestCache",
+            ("return table", "return table, len(hit)"),
+            "what admit gives is .*not a list of",
+        ),
+        ("RadixTree", ("return known", "pass"), "what insert gives is .*None"),
+        ("block_hash", None, "wanted bytes"),
+    ],
+)
+def test_what_is_no_list_of_numbers_is_told_in_words(name, change, says):
+    exercise = EXERCISES[name]
+    if change is None:
+        fn = lambda parent, token_ids: hash((parent, tuple(token_ids)))  # noqa: E731
+    else:
+        source = inspect.getsource(getattr(lesson_prefix, name))
+        assert change[0] in source
+        fn = exercise.compile("from collections.abc import Sequence\n" + source.replace(*change))
+    verdict = evaluate(exercise, exercise.groups[0], fn)
+    assert not verdict.passed and re.search(says, verdict.message), verdict.message
+
+
+def test_the_parts_may_be_used_by_later_answers_and_lists_may_be_of_any_kind():
+    exercise = EXERCISES["RequestCache"]
+    tuples = exercise.right_answers[0].replace("return list(hit) + list(fresh)", "return np.array([*hit, *fresh])")
+    assert all(evaluate(exercise, group, exercise.compile(tuples)).passed for group in exercise.groups)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_traces_have_the_situations_that_the_rules_are_about(seed):
+    """Refusals, hits among the free blocks, evictions, whole prompts cached, double releases, cuts inside a run."""
+    from autograder.exercises import nb07_allocator, nb07_requests, nb07_tree
+
+    for call in nb07_requests.tight_cases(seed):
+        story = nb07_requests._told(call)
+        admitted = [wanted for text, wanted in story if text.startswith("admit(") and "after" not in text]
+        assert [-1] in admitted and sum(len(w) > 1 for w in admitted) > 5
+    for call in nb07_allocator.twice_cases(seed):
+        backs = [wanted for text, wanted in nb07_allocator._told(call) if text.endswith("a second time")]
+        assert len(backs) >= 2 and all(back == [nb07_allocator.REFUSED] for back in backs)
+    for call in nb07_tree.node_cases(seed):
+        oracle = nb07_tree._told(call)
+        assert max(wanted.count(-1) for _, wanted in oracle) > 4
+
+
+# The explorer, and the numbers of the questions
+
+
+def test_the_explorers_picture_is_the_lessons_own_cache():
+    pytest.importorskip("matplotlib")
+    from course_lib.widgets import prefix_cache as widget
+
+    for order in (widget.TAIL, widget.HEAD):
+        for size in range(widget.SMALLEST, widget.LARGEST + 1):
+            for moment in widget.history(size, order):
+                held = Counter(block for _, table in moment.tables for block in table)
+                assert all(moment.refs[b] == held[b] for b in range(1, size + 1))
+                assert set(moment.free) == set(range(1, size + 1)) - set(held)
+                for prompt, table in moment.tables:
+                    names = {block: prompt[: i + 1] for i, block in enumerate(table[: len(prompt)])}
+                    assert all(moment.contents.get(b, n) == n for b, n in names.items())
+    sizes = range(widget.SMALLEST, widget.LARGEST + 1)
+    tail, head = ([widget.hit_rate(n, order) for n in sizes] for order in (widget.TAIL, widget.HEAD))
+    assert all(a >= b for a, b in zip(tail, head)) and tail == sorted(tail)
+    explorer = widget.explore_prefix_cache()
+    said = explorer.set(request=7, blocks=13)
+    assert said.startswith("Request 7 is SSaaa and one token more: 2 of its 5 full blocks were cached.")
+    assert explorer.set(order=widget.HEAD) != said and len(explorer.png()) > 10_000
+
+
+def test_the_numbers_in_the_questions_are_computed():
+    questions = json.loads((ROOT / "solutions" / "07_prefix_cache.questions.json").read_text("utf-8"))
+    right = {q["id"]: next(o["text"] for o in q["options"] if o.get("right")) for q in questions}
+    assert right["nb07-q1"] == str(1_000 // 16 * 16)
+    assert right["nb07-q3"] == f"Its last {64 - (64 - 1) // 16 * 16} tokens"
+    assert right["nb07-q5"] == f"{5_000 // 16 * 16:,}"
+    assert right["nb07-q8"] == f"{48 + 6} columns, and it sees {48 + 1}"
