@@ -44,10 +44,16 @@ def model_and_reference(request):
     return model, one_pass(model, IDS)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [size for size in SIZES if size > 1])
 def test_a_prompt_in_chunks_leaves_the_bits_of_one_pass(model_and_reference, size):
     model, reference = model_and_reference
     assert prefill(model, IDS, cut(LENGTH, size)).sha256() == reference.sha256()
+
+
+@pytest.mark.slow  # a thousand steps each; single tokens of a shorter prompt are compared by the demo, in every run
+def test_a_prompt_token_by_token_leaves_the_bits_of_one_pass(model_and_reference):
+    model, reference = model_and_reference
+    assert prefill(model, IDS, cut(LENGTH, 1)).sha256() == reference.sha256()
 
 
 @pytest.mark.parametrize("hit", HITS)
@@ -121,7 +127,7 @@ def test_any_cut_any_hit_any_neighbours_any_blocks(nano, data):
     assert run.sha256() == one_pass(nano, ids).sha256()
 
 
-@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize("threads", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_bits_hold_within_one_and_two_threads_in_a_fresh_process(threads):
     """One process per thread setting: inside it every cut agrees; `exact` agrees between the settings too."""
     program = (

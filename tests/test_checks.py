@@ -38,6 +38,9 @@ def seeded(parameters, exercise_of, every_seed=True):
 
 
 GROUPS = [pytest.param(e, g, id=f"{e.name}-{g.name}") for e in ALL for g in e.groups]
+LIGHT_GROUPS = [  # those of heavy exercises are slow
+    pytest.param(*p.values, id=p.id, marks=[pytest.mark.slow] if p.values[0].name in HEAVY else []) for p in GROUPS
+]
 WRONG = [pytest.param(e, w, id=f"{e.name}-{w.name}") for e in ALL for w in e.wrong_answers]
 RIGHT = [pytest.param(e, i, id=f"{e.name}-{i}") for e in ALL for i in range(len(e.right_answers))]
 WITH_LIBRARY = [pytest.param(e, id=e.name) for e in ALL if e.library]
@@ -154,7 +157,7 @@ def _constants(call):
     yield from (arg for arg in call.args if not isinstance(arg, Callback))
 
 
-@pytest.mark.parametrize("exercise, group", GROUPS)
+@pytest.mark.parametrize("exercise, group", LIGHT_GROUPS)
 def test_no_constant_passes_a_group(exercise, group):
     first, last = (group.cases(check.PUBLIC_SEED)[i] for i in (0, -1))
     constants = [*_constants(first)]

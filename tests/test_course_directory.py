@@ -13,6 +13,8 @@ from autograder.course import MARK, make_course, source_notebook
 from autograder.source import read_lessons
 from course_lib.cli import UserError
 
+pytestmark = pytest.mark.xdist_group("course directory")  # one course serves them all
+
 
 def tree(directory):
     return {file.relative_to(directory): file.read_bytes() for file in directory.rglob("*") if file.is_file()}

@@ -17,6 +17,11 @@ from autograder.exercises import EXERCISES
 from autograder.include import answer_of
 from autograder.source import read_lessons
 
+pytestmark = pytest.mark.xdist_group("nbgrader")  # one course serves them all
+GRADED = ("01_divisible", "02_mask")  # in every run: one with a class to write, and one without
+SLOWLY = (  # and these with --all
+    "00_freeze", "03_positions", "04_bits", "05_budget", "06_tradeoff", "07_prefix_cache", "08_both", "09_production",
+)  # fmt: skip
 STUB_LINE = "# Your code goes here, in place of the next line."
 
 
@@ -35,12 +40,14 @@ def nbgrader(course, *arguments):
 # ---- what nbgrader releases
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory):
-    """A course from the real lessons, released: (directory, lessons)."""
+@pytest.fixture(scope="module", params=[GRADED, pytest.param(SLOWLY, marks=pytest.mark.slow)], ids=["some", "others"])
+def real(request, tmp_path_factory):
+    """A course from the real lessons, some of them released: (directory, those)."""
     course = tmp_path_factory.mktemp("nbgrader") / "course"
     make_course(course)
-    lessons = read_lessons(ROOT)
+    every = read_lessons(ROOT)
+    assert {lesson.stem for lesson in every} == {*GRADED, *SLOWLY}
+    lessons = [lesson for lesson in every if lesson.stem in request.param]
     for lesson in lessons:
         nbgrader(course, "generate_assignment", lesson.stem)
     return course, lessons
@@ -78,7 +85,7 @@ def test_the_seed_of_a_course_is_drawn_and_long(real):
 def test_the_release_holds_no_answer_and_no_hidden_seed(real):
     course, lessons = real
     secrets = hidden_seeds(course)
-    assert len(secrets) == sum(bool(cell.check) for lesson in lessons for cell in lesson.cells)
+    assert len(secrets) == sum(bool(cell.check) for lesson in read_lessons(ROOT) for cell in lesson.cells)
     text = "".join(file.read_text("utf-8") for file in (course / "release").rglob("*") if file.is_file())
     assert not [secret for secret in secrets if secret in text]
     assert "SOLUTION" not in text and "HIDDEN" not in text
@@ -174,18 +181,10 @@ def noisy(lesson):
     }
 
 
-GRADED = ("01_divisible", "02_mask")  # in every run: one with a class to write, and one without
-SLOWLY = (  # and these with --all
-    "00_freeze", "03_positions", "04_bits", "05_budget", "06_tradeoff", "07_prefix_cache", "08_both", "09_production",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module", params=[GRADED, pytest.param(SLOWLY, marks=pytest.mark.slow)], ids=["some", "others"])
-def graded(request, real):
+@pytest.fixture(scope="module")
+def graded(real):
     """One run over the students that every change of the course must get right: (lessons, grades)."""
-    course, every = real
-    assert {lesson.stem for lesson in every} == {*GRADED, *SLOWLY}
-    lessons, grades = [lesson for lesson in every if lesson.stem in request.param], {}
+    (course, lessons), grades = real, {}
     for lesson in lessons:
         for student, answers in (("solved", right), ("otherwise", noisy)):
             submit(course, student, lesson.stem, write_answers(released(course, lesson.stem), answers(lesson)))

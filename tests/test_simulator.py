@@ -1,13 +1,13 @@
 """The simulator serves as the scheduler decides, and its clock adds up: beside an oracle with no scheduler at all."""
 
-import gc
+from weakref import WeakSet
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_lib.cache.prefix import extend_hashes
-from course_lib.cost import prompts
+from course_lib.cost import prompts, simulator
 from course_lib.cost.linear import LinearCost
 from course_lib.cost.metrics import Targets
 from course_lib.cost.simulator import ServerConfig, SimRequest, simulate
@@ -269,15 +269,21 @@ def test_an_impossible_poisson_workload_is_refused(wrong):
 # --- memory
 
 
-def test_a_long_queue_holds_no_prompts():
+def test_a_long_queue_holds_no_prompts(monkeypatch):
     """Overload, at twice the speed of the server: only as many as the policy can see have tokens."""
-    most = 0
+    alive, most = WeakSet(), 0
+
+    class Counted(SimRequest):
+        def __post_init__(self):
+            super().__post_init__()
+            alive.add(self)
+
+    monkeypatch.setattr(simulator, "SimRequest", Counted)
 
     def arrivals():
         nonlocal most
         for i in range(2000):
-            if i % 500 == 499:
-                most = max(most, sum(isinstance(o, SimRequest) for o in gc.get_objects()))
+            most = max(most, len(alive))
             yield Arrival(300 * i, 50, 3)
 
     report = simulate(arrivals(), ServerConfig(max_num_seqs=8), COST, targets=Targets(10**12, 10**12))
