@@ -275,11 +275,13 @@ class Scene:
     """An EngineLoop without its thread, whose model stumbles over token 99, and at times over several requests."""
 
     def __init__(self, fails: list[bool], **knobs):
-        self.fails = fails
+        self.fails, self.leaves = fails, None  # who hangs up while the next step is computed
         self.loop = EngineLoop(tiny_engine(formula_model(self.before), **knobs))
         self.tickets: list[Ticket] = []
 
     def before(self, chunks):
+        if self.leaves:
+            self.loop.abort(self.leaves)
         if any(99 in chunk.token_ids for chunk in chunks):
             raise ValueError("poison")
         if len(chunks) > 1 and self.fails and self.fails.pop():
@@ -297,6 +299,17 @@ def test_who_comes_while_others_are_tried_alone_waits_until_that_is_over():
     while loop.open:
         loop._turn()
     assert scene.fails == [] and [t.generated for t in tickets] == [by_formula([n], 3) for n in range(3)]
+
+
+def test_who_hangs_up_in_the_step_that_ends_the_answer_is_told_one_end():
+    scene = Scene([])
+    loop = scene.loop
+    loop._loop, loop.why_dead = AtOnce(), ""
+    scene.leaves = ticket = Ticket(0, [1], {"max_tokens": 1}, asyncio.Queue())
+    loop.submit([ticket])
+    loop._turn()
+    loop._turn()
+    assert ticket.events.get_nowait().finish_reason == "length" and ticket.events.empty()
 
 
 def test_an_engine_that_does_not_run_takes_nothing():
@@ -320,7 +333,7 @@ def test_whatever_clients_and_steps_do_every_ticket_ends_once_with_the_tokens_it
     )  # fmt: skip
     loop = scene.loop
     loop._loop, loop.why_dead = AtOnce(), ""
-    actions = data.draw(st.lists(st.sampled_from(["add", "add poison", "abort", "step", "step", "step"]), max_size=25))
+    actions = data.draw(st.lists(st.sampled_from(["add", "add poison", "abort", "leave", "step", "step"]), max_size=30))
     for action in actions:
         if action.startswith("add"):
             prompt = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=20))
@@ -330,9 +343,11 @@ def test_whatever_clients_and_steps_do_every_ticket_ends_once_with_the_tokens_it
             loop.submit([ticket])
         elif action == "abort" and scene.tickets:
             loop.abort(data.draw(st.sampled_from(scene.tickets)))
+        elif action == "leave" and scene.tickets:
+            scene.leaves = data.draw(st.sampled_from(scene.tickets))
         elif loop._busy or not loop._commands.empty():  # else it would sleep
             loop._turn()
-    while loop.open:
+    while loop.open or not loop._commands.empty():
         loop._turn()
     assert not loop._busy
     loop.engine.scheduler.check()
