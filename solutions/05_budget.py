@@ -418,7 +418,7 @@ assert gaps == {1: (1_025, 21_140), 4: (4_096, 76_418)} and round(76_418 / 21_14
 # Put the lines of one step in order. Five of these seven belong to it, two do not. Write their letters, for instance
 # `order = "ABCDE"`, and run the cell.
 #
-# - A: `logits = forward(chunks)`
+# - A: `logits = forward(plan)`
 # - B: `plan = plan_step(running + waiting, ...)`
 # - C: `except MemoryError: abort(state)`, or else `commit(state, sampled)`
 # - D: `for c in plan: requests[c.request_id].num_computed = c.stop`
@@ -439,6 +439,8 @@ elif "F" in order:
     print("F commits what the model has not computed yet.")
 elif sorted(order) != list("ABCEG"):
     print("Five lines, each once.")
+elif order.index("A") < order.index("E"):
+    print("If A fails, C aborts the open step: the step must be open before A.")
 else:
     print("Those five, in another order: what does a line need that another makes?")
 
@@ -809,7 +811,8 @@ assert equal == [True] * 5
 # and no sum in this model depends on its neighbours. (In ordinary float32 the last bits would depend on the batch: notebook
 # 04.)
 #
-# The course's engine is the same loop with blocks, a prefix cache and a queue. It takes your planner in place of its own, and
+# The course's engine is the same loop with a prefix cache, a queue, and memory in *blocks*: here 9 blocks of 4 tokens, so keys
+# and values for 36 tokens in all. It takes your planner in place of its own, and
 # really runs it:
 
 # %% id="engine"
@@ -873,7 +876,8 @@ assert not any("OTHER" in said for said in engine_said.values())
 assert [n for n, said in engine_said.items() if "planned nothing" in said] == ["prompt_only", "whole_or_nothing"]
 
 # %% [markdown] id="break-plans-after"
-# 1. Those that run give the tokens as alone: a planner decides *when*, never *what*. What can a wrong plan change, then?
+# 1. Those that run give the tokens as alone: a planner decides *when*, and in exact arithmetic never *what*.
+#    What can a wrong plan change, then?
 # 2. `unchecked_decodes` plans 12 tokens for the crowd, and does no harm in the engine, which has six seats and a budget of 6.
 #    What protects it?
 # 3. `negative_take` has 12 decodes and one chunk of -4 tokens, so its sum is 8. What must a test look at besides the sum?
@@ -905,6 +909,7 @@ assert outcome["pack_ragged", "positions_from_one"] == "no error, tokens as alon
 # %% [markdown] id="break-ask"
 # 1. `lost` and `keys_of_the_chunk` end without an error. What do their users see?
 # 2. `past_the_prompt` goes wrong for one request only. What happened to that request in this run?
+#    (`serve(fail_at=(0, 3, 7), say=True)` in a cell of your own shows it.)
 # 3. `positions_from_one` gives the tokens as alone. Are its keys those of one pass? (Notebook 03 has the reason.)
 # 4. A test that asks only whether everybody is *finished* finds which of these?
 

@@ -286,7 +286,9 @@ plt.show()
 # Look at the P99 of the largest chunks: it says that they are fine. Below 512 tokens you pay much TTFT for little smoothness. Above 4,096 you pay much smoothness for little TTFT. Between, it is
 # a matter of your target.
 #
-# These are the numbers that the course is built on, the last with 32,768 tokens:
+# Two servers that do not cut are compared with: the *mixed* baseline computes the whole prompt in one step with the decodes, the
+# *exclusive* one computes it alone while the decodes wait. These are the numbers that the course is built on, the last with
+# 32,768 tokens:
 
 # %% id="sweep-numbers"
 line = chunked(m, PROMPT, USERS, 1_024)
@@ -452,7 +454,8 @@ assert four_prompts(1_048, 1_024) == four_prompts(1_048, 0) == m.step_us(1_024, 
 
 # %% [markdown] id="budget-after"
 # A step is full when its *budget* is: the budget bounds the gap, and `max_chunk` only shares it out. Set the budget to your
-# knee plus the decodes.
+# knee plus the decodes, both for the *most* users who may stream at once: a decode takes one token of the budget and costs as
+# much as six.
 #
 # ### A whole workload
 #
@@ -475,7 +478,7 @@ assert kept[2_048][1] > 2 * kept[8_192][1] and kept[8_192][2] > 3 * kept[2_048][
 
 # %% [markdown] id="workload-after"
 # From 2,048 to 8,192 P99 *falls*, since fewer gaps are long ones, and the longest grows to nearly four times as much. Somebody who
-# tunes this server by P99 alone turns chunking off.
+# compares these by P99 alone takes 8,192, with the longest freezes. (256 has the lowest P99 of all, and the longest TTFT.)
 
 # %% [markdown] id="ride-text"
 # ## 5. Decodes ride along
@@ -610,7 +613,8 @@ assert int(ridge) == 277 and lesson.roofline(64, 0, 0, hw) == lesson.roofline(25
 
 # %% [markdown] id="ridge-after"
 # Left of the corner a chunk of 64 takes as long as one of 256: the GPU waits for the weights, and three quarters of the prompt's
-# progress are given away. A chunk below the corner buys no smoothness at all.
+# progress are given away. In this model a step with fewer tokens than the corner, decodes
+# included, is no shorter. (The reference preset has no corner, so your sweep showed 9.8 and 7.5 ms for 256 and 128.)
 #
 # ### Is it the same work?
 #
@@ -708,6 +712,8 @@ assert found["reference-attention", 32_768][3:] == (19.87, 1_176) and found["ref
 shape = MODELS["8b"]
 even_at = shape.linear_flops_per_token / shape.attention_flops_per_pair  # as much attention as everything else
 print(f"Llama 3 8B: a token that sees {even_at:,.0f} others spends half of its arithmetic on attention")
+print("(by the rule of 2 operations per parameter, which counts embedding and last product too; without them 26,624)")
+assert round(2 * shape.layer_weights / shape.attention_flops_per_pair) == 26_624
 for prompt in (8_192, 32_768):
     first, last = (1_024 * even_at + pairs(start, start + 1_024) for start in (0, prompt - 1_024))
     print(f"  {prompt:,} tokens in chunks of 1,024: the last chunk has {last / first:.2f} times the arithmetic of the first")
@@ -749,6 +755,8 @@ jump = 100 * (layer_us(136) / layer_us(128) - 1)
 print(f"you said {percent_longer}%, and it is {jump:.0f}%")
 if isinstance(percent_longer, (int, float)) and percent_longer < 10:
     print("136 is 6% more than 128. But 8 tokens over the edge need a second row of tiles, computed like a full one.")
+elif isinstance(percent_longer, (int, float)) and percent_longer > 80:
+    print("Twice the tiles are not twice the time: the weights are read once, and processors that were idle take some of them.")
 
 counts = np.arange(8, 1_301, 4)
 fig, ax = plt.subplots(figsize=(9, 3.4), layout="constrained")

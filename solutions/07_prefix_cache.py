@@ -97,8 +97,8 @@ assert found == {1: 5_000, 8: 5_000, 16: 4_992, 256: 4_864}
 # *I was off because ... (double-click to write here)*
 
 # %% [markdown] id="twice-after"
-# The usual sentence, "a 5,000-token prompt hits 5,000 tokens", is right with blocks of 1 or 8, which divide 5,000. With 16
-# it is 4,992.
+# The usual sentence, "a shared beginning of 5,000 tokens hits 5,000 tokens", is right with blocks of 1 or 8, which divide
+# 5,000, if the prompt goes on behind it. With 16 it is 4,992.
 #
 # The first position that user 2 computes is 4,992. Counted from 1 that is "token 4,993". Texts about servers mix the two
 # ways of counting; in this course a position counts from 0, and *a hit of n tokens means that computing goes on at position n*.
@@ -230,7 +230,8 @@ check.block_hash(block_hash, group="values")
 
 # %% [markdown] id="root-text"
 # Equal hash now means equal beginning, if nobody can make two texts with one hash. Where somebody can, a stranger's prompt may be
-# served another user's block (vLLM's GHSA-rm76-4mrf-v9r8). vLLM 0.8.5 used Python's `hash`; SHA-256 is its default since 0.10.2.
+# served another user's block (vLLM's GHSA-rm76-4mrf-v9r8). SHA-256 is vLLM's default
+# since 0.10.2; before that it was Python's `hash`.
 #
 # The first block's parent is the *root*, and it can say for whom the cache is. If all
 # share one cache, a stranger can send a guess of your prompt and see by the time to the first token whether it hits (reported for
@@ -467,8 +468,8 @@ check.Allocator(Allocator, group="twice")
 #
 # ## 5. Hits first, then new blocks
 #
-# Now the two work together. A request comes: its hit is matched, its block table made. Four rules, each of which has been broken in
-# public by a real server:
+# Now the two work together. A request comes: its hit is matched, its block table made. Four rules. The first and the last were
+# broken in public by a real server (nano-vllm, issues 144 and 208); the other two are as easily missed:
 #
 # - **At least one token is left to compute.** If all tokens of a prompt hit, there is nothing to run, so there are no logits, and
 #   the request never gets a first token. (A scheduler that takes `min(0, budget)` tokens of it waits for ever.)
@@ -699,8 +700,9 @@ assert theirs.protected == 8 and theirs.evictable == 0
 # ## 7. Break it
 #
 # Every wrong answer that the course keeps for the allocator and for admit and commit, and the hashes that do harm, in a small server. Each slot notes the tokens that
-# it was computed from, and whoever reads a slot that was computed from something else is caught. **Before you run it:** which
-# mistakes serve somebody another text, and which only make the cache smaller?
+# it was computed from, and whoever reads a slot that was computed from something else is caught. **Before you run it:** take
+# these four: the parent left out of the hash, the head freed first, the hit touched after allocating, a new block not forgotten.
+# Which serve somebody another text, and which only make the cache smaller?
 
 # %% id="break-table"
 def wrong(exercise, name):

@@ -125,8 +125,8 @@ draw_story(rows, "A's chunks behind the hit")
 # ## 2. How long is the hit?
 #
 # Blocks of one token exist: SGLang's default is a page of 1 token (0.5.23). vLLM's default is 16 tokens a block, nano-vllm
-# has 256. With such a block only *whole* blocks are found: of a block that is shared in part, the other slots hold somebody
-# else's tokens.
+# has 256. These servers find only *whole* blocks: of a block that is shared in part, the other slots hold somebody else's
+# tokens, and it would have to be copied before it is written.
 #
 # **Guess:** of A's 7,000 tokens, the first 5,000 were computed before. Into how many chunks is the tail cut, for blocks of
 # 8, 16 and 256 tokens?
@@ -565,8 +565,8 @@ for name in equal_bits:
 # %% [markdown] id="same-after"
 # All three. K and V of a token depend on the tokens up to it and on nothing else, so it does not matter who computed them,
 # or in which chunks. Look at the last line: A lost its blocks when 68 tokens were computed, waited, and was looked up a
-# second time. Now it finds 60 tokens: what it had published itself. The look-up at a second admission is the same code as
-# at the first, and it must not be forgotten.
+# second time. Now it finds 60 tokens: the 48 that the earlier request had left, and 12 that it had published itself. The
+# look-up at a second admission is the same code as at the first, and it must not be forgotten.
 #
 # (`python -m course_lib walkthrough --engine` runs the 7,000 tokens of this notebook on a larger model in all four ways. It
 # takes half a minute.)
@@ -619,7 +619,7 @@ for group in ("behind_a_hit", "saved", "order"):
 #
 # ### Exercise 8.4: a test for both together
 #
-# 20 minutes, difficulty 4 of 5, about ten lines. Prompts of 20 to 30 tokens are enough (160 together at most); token ids
+# 20 minutes, difficulty 4 of 5, about ten lines. Prompts of 20 to 30 tokens are enough (160 at most, of all prompts together); token ids
 # are 0 to 127. Points come in three groups: what stands behind a hit (7 wrong engines), what is saved (4), and the order of
 # things (3).
 
@@ -706,7 +706,8 @@ for answer in EXERCISES["admit"].wrong_answers:
 # 1. Two of them show nothing wrong in these two prompts. Which prompts would show them?
 # 2. Which of these mistakes would a comparison of K, V and logits never find?
 #
-# Now every wrong `next_chunk`, behind a hit of 4,992 with a cap of 1,024. Say before you run it which of them never end.
+# Now every wrong `next_chunk`, behind a hit of 4,992 with a cap of 1,024. At most five chunks
+# are asked for: which of them would never end, and why?
 
 # %% id="break-chunk"
 for answer in EXERCISES["next_chunk"].wrong_answers:

@@ -100,7 +100,7 @@ WRONG = (
     WrongAnswer(
         "no_time_limit",
         _policy(us="10**9"),
-        "A step is filled up to the budget of 8,192 tokens, whatever it takes: that is 120 ms and more. The target for "
+        "A step is filled up to the budget of 8,192 tokens, whatever it takes: that is 150 ms and more. The target for "
         "the "
         "gap is 50 ms, so a step must stop long before the budget is used up.",
     ),
