@@ -511,8 +511,9 @@ for name, given, right in (
     print(f"{name:16} {said}")
 
 # %% [markdown] id="admit-exercise"
-# So a whole hit costs a whole block: 16 tokens are computed again to get one token's logits. (vLLM 0.33, nano-vllm and
-# TensorRT-LLM do this. SGLang 0.5.23, whose blocks have 1 token by default, computes 1.)
+# So a whole hit costs a whole block: 16 tokens are computed again to get one token's logits. (vLLM 0.33 and nano-vllm
+# do this. SGLang 0.5.23, whose blocks have 1 token by default, computes 1. TensorRT-LLM 1.3 may reuse a part of a block, by
+# copying it: `enable_partial_reuse`.)
 #
 # ### Exercise 7.4: admit and commit
 #
