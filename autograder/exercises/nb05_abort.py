@@ -11,6 +11,7 @@ from autograder.exercises.nb05_states import (
     After,
     Row,
     call_of,
+    everybody_in,
     judge_with,
     listed,
     packed,
@@ -24,7 +25,7 @@ STATES = 50
 def drive(abort, numbers: list[int], admitted: int) -> np.ndarray:
     """The state after the abort."""
     state = state_of(numbers, admitted)
-    everybody = sorted([*state.running, *state.waiting], key=lambda r: numbers[::7].index(r.id))
+    everybody = everybody_in(state, numbers)
     abort(state)
     return packed(state, everybody)
 

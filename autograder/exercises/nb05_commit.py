@@ -11,6 +11,7 @@ from autograder.exercises.nb05_states import (
     After,
     Row,
     call_of,
+    everybody_in,
     judge_with,
     listed,
     packed,
@@ -25,7 +26,7 @@ STATES = 50
 def drive(commit, numbers: list[int], admitted: int) -> np.ndarray:
     """The state after the commit, and what it returned."""
     state = state_of(numbers, admitted)
-    everybody = sorted([*state.running, *state.waiting], key=lambda r: numbers[::7].index(r.id))
+    everybody = everybody_in(state, numbers)
     returned = commit(state, {chunk.request_id: token_for(chunk.request_id) for chunk in state.chunks})
     if not isinstance(returned, (list, tuple, np.ndarray)):
         what = "None" if returned is None else f"something of type {type(returned).__name__}"

@@ -50,6 +50,12 @@ def state_of(numbers: Sequence[int], admitted: int) -> State:
     return State(waiting, running, tuple(chunks), admitted)
 
 
+def everybody_in(state: State, numbers: Sequence[int]) -> list[Request]:
+    """The requests of a state that state_of made of these numbers, in the order of the rows."""
+    ids = numbers[:: len(Row._fields)]
+    return sorted([*state.running, *state.waiting], key=lambda r: ids.index(r.id))
+
+
 def packed(state: State, everybody: Sequence[Request], *more) -> np.ndarray:
     """All that can be seen of a state, then `more`."""
     names = ["state.waiting", "state.running", "state.chunks", "state.admitted", "num_computed", "lengths", "token_ids"]

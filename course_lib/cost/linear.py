@@ -94,7 +94,7 @@ def chunked(cost: LinearCost, prompt: int, users: int, chunk: int, hit: int = 0)
     prompt   tokens in the prompt
     hit      of these, tokens whose K and V come from the prefix cache: 0 <= hit < prompt
     """
-    tail = _tail(prompt, users, hit)
+    tail = tail_of(prompt, users, hit)
     if chunk < 1:
         raise ValueError(f"chunk={chunk}: a step must take at least 1 token of the prompt, or it never ends.")
     full, rest = divmod(tail, chunk)
@@ -109,7 +109,7 @@ def mixed_baseline(cost: LinearCost, prompt: int, users: int, hit: int = 0) -> T
 
 def exclusive_baseline(cost: LinearCost, prompt: int, users: int, hit: int = 0) -> Timeline:
     """Unchunked: the whole prompt in a step of its own; the users' next tokens come with the step after it."""
-    alone = cost.step_us(_tail(prompt, users, hit), 0)
+    alone = cost.step_us(tail_of(prompt, users, hit), 0)
     if not users:
         return Timeline((alone,), (), users)
     first, *others = _trailing(cost, users)
@@ -126,19 +126,18 @@ def knee_chunk(cost: LinearCost, target_us: int, users: int) -> int:
 
 def sweep(cost: LinearCost, prompt: int, users: int, chunks: Iterable[int], hit: int = 0) -> list[dict[str, int]]:
     """What each chunk size gives and takes: a dict for each, with times in us and prompt tokens/s rounded down."""
-    points = []
-    for chunk in chunks:
-        line = chunked(cost, prompt, users, chunk, hit)
-        points.append(
-            {
-                "chunk": chunk,
-                "ttft_us": line.ttft_us,
-                "worst_itl_us": line.worst_stall_us,
-                "p99_itl_us": percentile(line.gap_us, 99) if users else 0,
-                "prefill_tok_per_s": (prompt - hit) * 1_000_000 // line.ttft_us,
-            }
-        )
-    return points
+    return [sweep_point(chunked(cost, prompt, users, chunk, hit), chunk, prompt - hit) for chunk in chunks]
+
+
+def sweep_point(line: Timeline, chunk: int, tokens: int) -> dict[str, int]:
+    """One point of a sweep: the timeline of a prompt of which `tokens` tokens are computed, `chunk` in a step."""
+    return {
+        "chunk": chunk,
+        "ttft_us": line.ttft_us,
+        "worst_itl_us": line.worst_stall_us,
+        "p99_itl_us": percentile(line.gap_us, 99) if line.users else 0,
+        "prefill_tok_per_s": tokens * 1_000_000 // line.ttft_us,
+    }
 
 
 def percentile(values: Iterable[int], percent: int) -> int:
@@ -149,8 +148,8 @@ def percentile(values: Iterable[int], percent: int) -> int:
     return ordered[max(-(-percent * len(ordered) // 100), 1) - 1]
 
 
-def _tail(prompt: int, users: int, hit: int) -> int:
-    """Prompt tokens left to compute."""
+def tail_of(prompt: int, users: int, hit: int) -> int:
+    """Prompt tokens left to compute. ValueError when there are none, or users below 0."""
     if users < 0:
         raise ValueError(f"users={users}, wanted 0 or more.")
     if not 0 <= hit < prompt:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from course_lib.cost.linear import TRAILING_STEPS, Timeline, percentile
+from course_lib.cost import linear
+from course_lib.cost.linear import TRAILING_STEPS, Timeline
 from course_lib.cost.metrics import Report
 from course_lib.cost.simulator import Instance, ServerConfig, SimRequest
 from course_lib.cost.work import StepCost, StepWork, pairs
@@ -41,11 +42,7 @@ class Setting:
             raise ValueError(
                 f"chunk={self.chunk}, users={self.users}, context={self.context}: wanted at least 1, 0 and 2."
             )
-        if not 0 <= self.hit < self.prompt:
-            raise ValueError(
-                f"hit={self.hit} of a prompt of {self.prompt} tokens: at least the last token must be computed, since "
-                "its logits give the first answer token. Wanted 0 <= hit < prompt."
-            )
+        linear.tail_of(self.prompt, self.users, self.hit)
 
     @property
     def tail(self) -> int:
@@ -142,12 +139,5 @@ def knee(setting: Setting, cost: StepCost, target_us: int) -> int:
 
 
 def sweep_point(setting: Setting, cost: StepCost) -> dict[str, int]:
-    """What one chunk size gives and takes: times in us, prompt tokens per second rounded down."""
-    timeline, _ = run(setting, cost)
-    return {
-        "chunk": setting.chunk,
-        "ttft_us": timeline.ttft_us,
-        "worst_itl_us": timeline.worst_stall_us,
-        "p99_itl_us": percentile(timeline.gap_us, 99) if setting.users else 0,
-        "prefill_tok_per_s": setting.tail * 1_000_000 // timeline.ttft_us,
-    }
+    """What one chunk size gives and takes, as linear.sweep has it."""
+    return linear.sweep_point(run(setting, cost)[0], setting.chunk, setting.tail)
