@@ -27,7 +27,7 @@ import subprocess
 from pathlib import Path
 
 from course_lib.cli import UserError, refuse
-from course_lib.environment import Environment, explain, say
+from course_lib.learner.environment import Environment, explain, say
 
 ROOT = Path(__file__).resolve().parent
 NOTEBOOKS, WORK, BENCH = ROOT / "notebooks", ROOT / "work", ROOT / "tests" / "bench"

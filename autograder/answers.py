@@ -68,7 +68,7 @@ def plain(value: Any) -> np.ndarray | None | Other:
         return None
     try:
         if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
-            from course_lib.arrays import to_numpy
+            from course_lib.arithmetic.arrays import to_numpy
 
             value = to_numpy(value)
         if isinstance(value, (np.ndarray, np.generic, bool, int, float, complex, list, tuple, range)) or hasattr(

@@ -15,7 +15,7 @@ from autograder.answers import perform
 from autograder.compare import judge
 from autograder.exercise import Exercise, Group, Verdict
 from autograder.exercises import EXERCISES
-from course_lib import progress as _progress
+from course_lib.learner import progress as _progress
 
 PUBLIC_SEED = 2  # of the cases that everybody sees; a graded check passes a seed of its own
 

@@ -14,17 +14,17 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads, for the 
 
 # command: (module with main(argv) -> exit code, what it does)
 COMMANDS = {
-    "demo": ("course_lib.demo", "chunked prefill on one screen, bit for bit; NumPy alone"),
+    "demo": ("course_lib.commands.demo", "chunked prefill on one screen, bit for bit; NumPy alone"),
     "prefill": ("course_lib.commands.prefill", "compare prefill in chunks with one pass, bit for bit"),
     "diff": ("course_lib.commands.diff", "where two saved KV caches part, and the likely cause"),
     "replay": ("course_lib.commands.replay", "our planner and cache against recorded decisions of real servers"),
-    "walkthrough": ("course_lib.walkthrough", "one long prompt with a cached prefix, iteration by iteration"),
+    "walkthrough": ("course_lib.commands.walkthrough", "one long prompt with a cached prefix, iteration by iteration"),
     "simulate": ("course_lib.commands.simulate", "everybody's waits on a clock: one long prompt, or a whole workload"),
     "sweep": ("course_lib.commands.sweep", "chunk sizes: latency against throughput, and the knee"),
     "serve": ("course_lib.commands.serve", "the engine behind a streaming endpoint, for OpenAI's clients"),
     "load": ("course_lib.commands.load", "what streaming users feel at any OpenAI-compatible server, measured"),
-    "progress": ("course_lib.progress", "which exercises and questions are done, and what is next"),
-    "doctor": ("course_lib.doctor", "what is installed and what is wrong; repairs a notebook"),
+    "progress": ("course_lib.learner.progress", "which exercises and questions are done, and what is next"),
+    "doctor": ("course_lib.learner.doctor", "what is installed and what is wrong; repairs a notebook"),
 }
 
 

@@ -6,14 +6,14 @@ from operator import index
 
 import numpy as np
 
-from course_lib.arrays import bits, to_numpy
+from course_lib.arithmetic.arrays import bits, to_numpy
 from course_lib.model import ChunkInput, Model, Wiring
 from course_lib.sampling import sample
 from course_lib.schedule.build_step import Step
 from course_lib.schedule.profiles import profile_named
 from course_lib.schedule.request import Request
 from course_lib.schedule.scheduler import Scheduler
-from course_lib.trace import StepRecord
+from course_lib.schedule.step_record import StepRecord
 
 
 class Engine:
@@ -24,9 +24,9 @@ class Engine:
     max_num_batched_tokens, max_chunk, max_num_seqs   see Scheduler; max_num_seqs: 256 or the budget
     profile                  a name in schedule.profiles.PROFILES
     enable_prefix_caching, enable_chunked_prefill     as in vLLM
-    plan_step, mask, positions, prefix_cache          your own, in place of the library's (plan.plan_step,
-                             masks.chunk_attention_mask, rope.positions, cache.prefix.PrefixCache): they really run
-
+    plan_step, mask, positions, prefix_cache          your own functions and class, which really run in place of
+                             schedule.plan.plan_step, attention.mask.chunk_attention_mask, positions.positions and
+                             cache.prefix.PrefixCache
     refuse_stuck             False: accept requests that can never run, to show starvation
 
     `logits` holds the last step's logits [vocab_size] of each request that got a token in it, by request id.

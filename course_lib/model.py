@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course_lib import rope
-from course_lib.arrays import empty, like, zeros
-from course_lib.attention.paged import attend_paged
+from course_lib.arithmetic import Arithmetic, arithmetic
+from course_lib.arithmetic.arrays import empty, like, namespace, zeros
+from course_lib.arithmetic.exact import MAX_KEYS
+from course_lib.arithmetic.selftest import check_matmul
+from course_lib.attention import ATTEND
 from course_lib.cache.pool import KVPool
-from course_lib.invariant import Arithmetic, arithmetic
-from course_lib.invariant.exact import MAX_KEYS
-from course_lib.invariant.selftest import check_matmul
+from course_lib.positions import MAX_ANGLE, RopeTable, positions, rotate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ RIGHT = Wiring()
 
 
 class Model:
-    """Weights in one arithmetic, on one device. `weights`: see weights.expected_shapes; [inner, columns] each."""
+    """Weights in one arithmetic, on one device. `weights`: see weights.build.expected_shapes; [inner, columns] each."""
 
     def __init__(self, config: ModelConfig, weights: dict, arith: str = "tile", sha256: str = ""):
         self.config, self.sha256 = config, sha256
@@ -104,12 +104,12 @@ class Model:
         for name in ("qkv", "o", "gate_up", "down") if arith == "tile" else ():
             for problem in check_matmul(self.layers[0][name]):
                 warnings.warn(f"tile arithmetic is not bit-identical here. {problem}", stacklevel=2)
-        self._rope = rope.RopeTable(config.head_dim, config.rope_theta, self.embedding)
+        self._rope = RopeTable(config.head_dim, config.rope_theta, self.embedding)
 
     @property
     def max_tokens(self) -> int:
         """Tokens of one request at most: what the arithmetic's bounds and the RoPE table cover."""
-        return MAX_KEYS if self.arith.name == "exact" else int(rope.MAX_ANGLE)
+        return MAX_KEYS if self.arith.name == "exact" else int(MAX_ANGLE)
 
     def with_arithmetic(self, name: str) -> "Model":
         """The same weights in another arithmetic."""
@@ -154,8 +154,8 @@ class Model:
             q = projected[:, :q_width].reshape(-1, c.q_heads, c.head_dim)
             k = projected[:, q_width : q_width + kv_width].reshape(-1, c.kv_heads, c.head_dim)
             v = projected[:, q_width + kv_width :].reshape(-1, c.kv_heads, c.head_dim)
-            pool.write(number, batch.write_slots, rope.rotate(k, key_cos, key_sin), v)
-            q = rope.rotate(q, cos, sin)
+            pool.write(number, batch.write_slots, rotate(k, key_cos, key_sin), v)
+            q = rotate(q, cos, sin)
             attended = attend_paged(q, pool, number, batch.read_slots, batch.starts, batch.masks, arith.name)
             x = x + arith.by_rows(
                 lambda rows, w=w: arith.matmul(rows, w["o"]), attended.reshape(len(ids), q_width), batch.rows
@@ -169,6 +169,30 @@ class Model:
             return arith.matmul(arith.rms_norm(rows, self.final_norm, c.rms_norm_eps), self.lm_head)
 
         return arith.by_rows(head, x[like(x, batch.last_rows)], batch.rows[batch.last_rows])
+
+
+def attend_paged(q, pool, layer: int, read_slots: Sequence, starts: Sequence[int], masks: Sequence, backend: str):
+    """Attention for several requests' chunks at once.
+
+    q            [tokens, q_heads, head_dim]   the chunks' queries, one chunk after another
+    pool         KVPool; this step's keys and values are already written
+    read_slots   per chunk: slots of its request's tokens 0 .. stop - 1, in token order
+    starts       per chunk: position of its first token
+    masks        per chunk: a bool mask [chunk_len, stop], or None for causal
+    backend      a name in ATTEND
+    returns      [tokens, q_heads, head_dim]
+
+    Reads the tokens before `stop` only: what lies behind them in the last block is never touched.
+    """
+    if backend not in ATTEND:
+        raise ValueError(f"no attention backend {backend!r}; there are {sorted(ATTEND)}.")
+    outputs, row = [], 0
+    for slots, start, mask in zip(read_slots, starts, masks):
+        chunk_len = len(slots) - start
+        k, v = pool.gather(layer, slots)
+        outputs.append(ATTEND[backend](q[row : row + chunk_len], k, v, start, mask))
+        row += chunk_len
+    return namespace(q).concatenate(outputs)
 
 
 class _Batch:
@@ -188,8 +212,8 @@ class _Batch:
             own = pool.slots(chunk.block_table, 0, stop)
             call = (chunk.cached, chunk.start - chunk.cached, take)
             rows.append(np.arange(chunk.start, stop))
-            q_positions.append(_positions(wiring.positions or rope.positions, call))
-            key_positions.append(_positions(wiring.key_positions or wiring.positions or rope.positions, call))
+            q_positions.append(_positions(wiring.positions or positions, call))
+            key_positions.append(_positions(wiring.key_positions or wiring.positions or positions, call))
             write = own[chunk.start :]
             write_slots.append(write if wiring.write_slots is None else wiring.write_slots(own, chunk.start))
             self.read_slots.append(own if wiring.read_slots is None else wiring.read_slots(own, chunk.cached))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from course_lib.arrays import bfloat16_to_float32, bits
+from course_lib.arithmetic.arrays import bfloat16_to_float32, bits
 from course_lib.model import RIGHT, ChunkInput, Model, Wiring
 
 

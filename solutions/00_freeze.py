@@ -34,8 +34,8 @@ import numpy as np
 
 from autograder import check
 from autograder.exercises import EXERCISES
-from course_lib.cost import one_shot
 from course_lib.cost.linear import PRESETS, LinearCost, chunked, exclusive_baseline, mixed_baseline, percentile
+from course_lib.lessons import nb00_freeze as lesson
 from course_lib.schedule.profiles import profile_named
 from course_lib.schedule.request import Chunk, Request
 from course_lib.schedule.scheduler import Scheduler
@@ -47,7 +47,7 @@ PROMPT, USERS, CHUNK = 8_192, 24, 1_024
 # Which versions run here? If something fails, put these lines into your question; `python -m course_lib doctor` says more.
 
 # %% id="versions"
-from course_lib.doctor import machine, packages
+from course_lib.learner.doctor import machine, packages
 
 for line in (*machine(), *packages()):
     print(f"{line.name:12} {line.found}")
@@ -264,7 +264,7 @@ assert rows == [(0, 130, 0, 3), (130, 360, 50, 3), (360, 490, 0, 3)]
 # %% id="timeline-solution" exercise="0.2" solution="one_shot_timeline" minutes=7 difficulty=2
 from course_lib.cost.linear import LinearCost
 
-# include course_lib.cost.one_shot:one_shot_timeline
+# include course_lib.lessons.nb00_freeze:one_shot_timeline
 
 # %% id="timeline-check" check="one_shot_timeline" group="values" points=3
 check.one_shot_timeline(one_shot_timeline, group="values")
@@ -319,7 +319,7 @@ assert max(gaps) == 230 == rows[1][1] - rows[1][0]  # in the mixed baseline it i
 # %% id="gap-solution" exercise="0.3" solution="worst_gap" minutes=6 difficulty=2
 from collections.abc import Sequence
 
-# include course_lib.cost.one_shot:worst_gap
+# include course_lib.lessons.nb00_freeze:worst_gap
 
 # %% id="gap-check" check="worst_gap" group="values" points=3
 check.worst_gap(worst_gap, group="values")
@@ -343,8 +343,8 @@ for name, steps in [("exclusive", np.array(exclusive)), ("mixed", np.array(mixed
 
 # %% id="gap-numbers"
 alone, with_decodes = m.step_us(PROMPT, 0), m.step_us(PROMPT, USERS)
-assert one_shot.worst_gap(one_shot.one_shot_timeline(PROMPT, USERS, m)) == alone + m.step_us(0, USERS) == 155_248
-assert one_shot.worst_gap(mixed) == with_decodes == 152_648
+assert lesson.worst_gap(lesson.one_shot_timeline(PROMPT, USERS, m)) == alone + m.step_us(0, USERS) == 155_248
+assert lesson.worst_gap(mixed) == with_decodes == 152_648
 assert exclusive_baseline(m, PROMPT, USERS).worst_stall_us == 155_248
 assert mixed_baseline(m, PROMPT, USERS).worst_stall_us == 152_648
 
@@ -382,14 +382,14 @@ gaps = {}
 print("order                 users' longest gap   first token of 8,192 / 2,048 / 300 after (ms)")
 for order in permutations(waiting):
     steps = rows_of([(0, USERS), *(row for prompt in order for row in [(prompt, 0), (0, USERS)])])
-    gaps[order] = one_shot.worst_gap(steps)
+    gaps[order] = lesson.worst_gap(steps)
     came = steps[0][1]  # they all wait when the first step stops
     first = {prompt: (stop - came) / 1e3 for _, stop, prompt, _ in steps if prompt}
     print(f"{' '.join(f'{p:6,}' for p in order)}    {gaps[order]:8,} us          " + "  ".join(f"{first[p]:6.1f}" for p in waiting))
 
 back_to_back = set()
 for order in permutations(waiting):
-    back_to_back.add(one_shot.worst_gap(rows_of([(0, USERS), *((prompt, 0) for prompt in order), (0, USERS)])))
+    back_to_back.add(lesson.worst_gap(rows_of([(0, USERS), *((prompt, 0) for prompt in order), (0, USERS)])))
 print(f"\nwithout decodes between the prompts: {back_to_back} us, whatever the order")
 print(f"you said {best_place!r}, and it is 'same'")
 if best_place == "last":
@@ -669,8 +669,8 @@ def wrong(exercise, name):
 
 
 ragged = rows_of([(0, 6), (3_000, 0), (0, 48), (400, 48), (0, 6)])
-timelines = [one_shot.one_shot_timeline(PROMPT, USERS, m), mixed, ragged]
-truth = [one_shot.worst_gap(steps) for steps in timelines]
+timelines = [lesson.one_shot_timeline(PROMPT, USERS, m), mixed, ragged]
+truth = [lesson.worst_gap(steps) for steps in timelines]
 print(f"{'gaps in us':18} exclusive       mixed      ragged   (* where it is right)")
 print(f"{'right':18}" + "".join(f"{us:10,}  " for us in truth))
 right_twice = []
@@ -738,7 +738,7 @@ explore_stall()
 # Six about this notebook, and two that bring back earlier sections. Answer from memory first.
 
 # %% id="questions"
-from course_lib.quiz import quiz
+from course_lib.learner.quiz import quiz
 
 quiz("00_freeze")
 

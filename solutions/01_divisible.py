@@ -31,7 +31,7 @@ import numpy as np
 
 from autograder import check
 from autograder.exercises import EXERCISES
-from course_lib.lesson_model import run_chunk
+from course_lib.lessons.nb01_divisible import run_chunk
 from course_lib.prefill import cut, one_pass
 from course_lib.prefill import prefill as paged_prefill
 from course_lib.weights import seeded_model
@@ -202,7 +202,7 @@ print("key of token 3 in layer 1:", stores[1][3])
 # </details>
 
 # %% id="cache-solution" exercise="1.1" solution="KVCache" minutes=12 difficulty=2
-# include course_lib.lesson_model:KVCache
+# include course_lib.lessons.nb01_divisible:KVCache
 
 # %% [markdown] id="cache-check-text"
 # The first check fills the caches of two requests in turn and looks at them again and again. In the second the caller uses
@@ -225,7 +225,7 @@ check.KVCache(KVCache, group="reuse")
 # queries look at the whole view. Where the chunk stands it sees from the cache: 8 tokens in it mean that the next one has
 # position 8.
 #
-# Here is the prompt of 12 tokens in two chunks. (Stuck with exercise 1.1? Put `from course_lib.lesson_model import KVCache`
+# Here is the prompt of 12 tokens in two chunks. (Stuck with exercise 1.1? Put `from course_lib.lessons.nb01_divisible import KVCache`
 # into a cell of your own, go on, and come back later.)
 
 # %% id="chunks-example"
@@ -329,9 +329,9 @@ for number, (piece, length) in enumerate(zip(pieces, lengths)):
 # %% id="prefill-solution" exercise="1.2" solution="prefill" minutes=10 difficulty=2
 from collections.abc import Sequence
 
-from course_lib.lesson_model import run_chunk
+from course_lib.lessons.nb01_divisible import run_chunk
 
-# include course_lib.lesson_model:prefill
+# include course_lib.lessons.nb01_divisible:prefill
 
 # %% [markdown] id="prefill-check-text"
 # Both checks run uneven cuts of one prompt, then the whole prompt as one chunk, then single tokens. The first compares K and
@@ -596,7 +596,7 @@ explore_changed_rows()
 # Commit to an answer before you read on. Each wrong answer says which thought leads to it. The score is yours alone.
 
 # %% id="questions"
-from course_lib.quiz import quiz
+from course_lib.learner.quiz import quiz
 
 quiz("01_divisible")
 

@@ -31,8 +31,8 @@ import numpy as np
 
 from autograder import check
 from autograder.exercises import EXERCISES
-from course_lib.invariant import exact
-from course_lib.kv_diff import first_divergence
+from course_lib.arithmetic import exact
+from course_lib.diagnosis.kv_diff import first_divergence
 from course_lib.prefill import one_pass, prefill
 from course_lib.weights import SEEDED, seeded_model
 
@@ -177,7 +177,7 @@ assert [key <= queries[1] for key in keys] == triangle[queries[1]].tolist()
 # </details>
 
 # %% id="mask-solution" exercise="2.1" solution="chunk_attention_mask" minutes=8 difficulty=1
-# include course_lib.masks:chunk_attention_mask
+# include course_lib.attention.mask:chunk_attention_mask
 
 # %% [markdown] id="mask-check-text"
 # The first check compares masks. The second runs a model of 3 layers with your masks: three prompts in uneven chunks, one
@@ -354,7 +354,7 @@ for name, given, right in (
 # %% id="ragged-solution" exercise="2.2" solution="ragged_mask" minutes=10 difficulty=2
 from collections.abc import Sequence
 
-# include course_lib.masks:ragged_mask
+# include course_lib.attention.mask:ragged_mask
 
 # %% id="ragged-check-values" check="ragged_mask" group="values" points=3
 check.ragged_mask(ragged_mask, group="values")
@@ -494,7 +494,7 @@ else:
 # </details>
 
 # %% id="attend-solution" exercise="2.3" solution="attend" minutes=12 difficulty=3
-from course_lib.invariant import exact
+from course_lib.arithmetic import exact
 
 # include course_lib.attention.reference:attend
 
@@ -578,7 +578,7 @@ explore_mask()
 # Commit to an answer before you read on. Each wrong answer says which thought leads to it. The score is yours alone.
 
 # %% id="questions"
-from course_lib.quiz import quiz
+from course_lib.learner.quiz import quiz
 
 quiz("02_mask")
 

@@ -32,9 +32,9 @@ from autograder import check
 from autograder.answers import perform
 from autograder.exercise import Returned
 from autograder.exercises import EXERCISES
-from course_lib.kv_diff import first_divergence
+from course_lib.diagnosis.kv_diff import first_divergence
+from course_lib.positions import rope_cos_sin
 from course_lib.prefill import one_pass, prefill
-from course_lib.rope import rope_cos_sin
 from course_lib.weights import seeded_model
 
 # %% [markdown] id="silent-text"
@@ -152,7 +152,7 @@ plt.show()
 mean_confidence = None
 
 # %% id="trained"
-from course_lib import ledger
+from course_lib.weights import ledger
 
 trained = ledger.ledger_model()
 prompts, answers = ledger.prompts(12, 32, 1)  # 12 prompts of 32 lines
@@ -255,7 +255,7 @@ assert last == 7_000 - 1
 # </details>
 
 # %% id="positions-solution" exercise="3.1" solution="positions" minutes=5 difficulty=1
-# include course_lib.rope:positions
+# include course_lib.positions:positions
 
 # %% [markdown] id="positions-check-text"
 # The first check compares numbers. The second runs a model of 3 layers with your positions, over ragged chunks and a hit,
@@ -381,9 +381,9 @@ else:
 # </details>
 
 # %% id="rope-solution" exercise="3.2" solution="rope" minutes=12 difficulty=3
-from course_lib.rope import rope_cos_sin
+from course_lib.positions import rope_cos_sin
 
-# include course_lib.rope:rope
+# include course_lib.positions:rope
 
 # %% [markdown] id="rope-check-text"
 # The first check wants right numbers, close to the formula in float64. The second wants a token's bits to be the same in a
@@ -563,7 +563,7 @@ explore_seams()
 # Commit to an answer before you read on. Each wrong answer says which thought leads to it. The score is yours alone.
 
 # %% id="questions"
-from course_lib.quiz import quiz
+from course_lib.learner.quiz import quiz
 
 quiz("03_positions")
 

@@ -275,7 +275,7 @@ assert not noticed and not torch.equal(bad, good)
 # </details>
 
 # %% id="report-solution" exercise="4.1" solution="bit_report" minutes=12 difficulty=2
-# include course_lib.bits:bit_report
+# include course_lib.lessons.nb04_bits:bit_report
 
 # %% id="report-check" check="bit_report" group="values" points=3
 check.bit_report(bit_report, group="values")
@@ -378,7 +378,7 @@ assert [tiles, before, zeros] == [2, 13, 25]
 # </details>
 
 # %% id="tile-solution" exercise="4.2" solution="tiled_linear" minutes=12 difficulty=3
-# include course_lib.bits:tiled_linear
+# include course_lib.lessons.nb04_bits:tiled_linear
 
 # %% [markdown] id="tile-check-text"
 # The first check wants right numbers: close to float64. The second compares your own chunks (1, 7, 64, 100 and ragged) with
@@ -541,7 +541,7 @@ assert [last // block, last - stop] == [3, 58]
 # %% id="blocks-solution" exercise="4.3" solution="block_attention" minutes=25 difficulty=4
 import math
 
-# include course_lib.bits:block_attention
+# include course_lib.lessons.nb04_bits:block_attention
 
 # %% id="blocks-check-logic" check="block_attention" group="logic" points=3
 check.block_attention(block_attention, group="logic")
@@ -578,7 +578,7 @@ print(f"scores held at a time, for 8,192 tokens: {64 * 64:,} in blocks, {8_192**
 # the second. So the library asks your machine:
 
 # %% id="selftest"
-from course_lib.invariant.selftest import self_test
+from course_lib.arithmetic.selftest import self_test
 
 for backend, name in (("numpy", "float32"), ("torch", "float32"), ("torch", "bfloat16")):
     problems = self_test(backend, name)
@@ -592,7 +592,7 @@ for backend, name in (("numpy", "float32"), ("torch", "float32"), ("torch", "bfl
 keep_their_bits = None  # "all", "some" or "none"
 
 # %% id="inner-reveal"
-from course_lib.invariant import exact
+from course_lib.arithmetic import exact
 
 x, w = rng.standard_normal((16, 64)).astype(np.float32), rng.standard_normal((64, 48)).astype(np.float32)
 
@@ -656,7 +656,7 @@ assert np.array_equal(snapped.integers, np.round(snapped.integers)) and np.abs(s
 same_hash = None
 
 # %% id="golden-reveal"
-from course_lib.golden import golden_hashes, measured_hashes
+from course_lib.weights.golden import golden_hashes, measured_hashes
 
 kept_hashes, mine = golden_hashes("ledger"), measured_hashes("ledger")
 for name in ("k", "v", "logits"):
@@ -670,7 +670,7 @@ assert mine == kept_hashes
 # terminal (about ten seconds).
 
 # %% id="demo"
-from course_lib.demo import bit_identity
+from course_lib.commands.demo import bit_identity
 from course_lib.weights import seeded_model
 
 checks = list(itertools.islice(bit_identity(seeded_model("tiny", arith="exact")), 64))
@@ -735,7 +735,7 @@ explore_ulps()
 # Six about this notebook, and two about earlier ones.
 
 # %% id="questions"
-from course_lib.quiz import quiz
+from course_lib.learner.quiz import quiz
 
 quiz("04_bits")
 

@@ -34,8 +34,8 @@ from autograder import check
 from autograder.exercises import EXERCISES
 from course_lib.cost.linear import PRESETS
 from course_lib.engine import Engine
-from course_lib.lesson_budget import State, begin, forward_ragged, generate_alone, preempt, trim
-from course_lib.lesson_model import KVCache
+from course_lib.lessons.nb01_divisible import KVCache
+from course_lib.lessons.nb05_budget import State, begin, forward_ragged, generate_alone, preempt, trim
 from course_lib.prefill import one_pass
 from course_lib.schedule import plan as library
 from course_lib.schedule.profiles import profile_named
@@ -551,9 +551,9 @@ assert [c.stop == r.num_tokens for c, r in zip(plan, (r0, r1, r2))] == [True, Fa
 # %% id="commit-solution" exercise="5.2" solution="commit" minutes=10 difficulty=3
 from collections.abc import Mapping
 
-from course_lib.lesson_budget import State
+from course_lib.lessons.nb05_budget import State
 
-# include course_lib.lesson_budget:commit
+# include course_lib.lessons.nb05_budget:commit
 
 # %% id="commit-check" check="commit" group="states" points=4
 check.commit(commit, group="states")
@@ -591,9 +591,9 @@ print("finished", finished, " running", [r.id for r in state.running], " open", 
 # </details>
 
 # %% id="abort-solution" exercise="5.3" solution="abort" minutes=5 difficulty=2
-from course_lib.lesson_budget import State
+from course_lib.lessons.nb05_budget import State
 
-# include course_lib.lesson_budget:abort
+# include course_lib.lessons.nb05_budget:abort
 
 # %% id="abort-check" check="abort" group="states" points=2
 check.abort(abort, group="states")
@@ -728,7 +728,7 @@ from collections.abc import Mapping, Sequence
 
 from course_lib.schedule.request import Chunk
 
-# include course_lib.lesson_budget:pack_ragged
+# include course_lib.lessons.nb05_budget:pack_ragged
 
 # %% id="ragged-check" check="pack_ragged" group="values" points=3
 check.pack_ragged(pack_ragged, group="values")
@@ -740,7 +740,7 @@ check.pack_ragged(pack_ragged, group="values")
 # memory in the middle of the model; before step 7 the request admitted last is preempted. The course supplies
 # `forward_ragged`, which runs the batch through the model, and `trim`, which forgets keys and values that a failed step has
 # left in a cache. (Stuck with one of the four? Put `from course_lib.schedule.plan import plan_step`, or
-# `from course_lib.lesson_budget import commit, abort, pack_ragged`, into a cell of your own, go on, and come back later.)
+# `from course_lib.lessons.nb05_budget import commit, abort, pack_ragged`, into a cell of your own, go on, and come back later.)
 #
 # **Before you run it:** will the five answers be the same as when each request has the model to itself? The chunks are cut
 # anywhere, neighbours come and go, one step fails and one request is computed twice.
@@ -935,7 +935,7 @@ explore_budget()
 # Six about this notebook, and two that bring back earlier ones. Answer from memory first.
 
 # %% id="questions"
-from course_lib.quiz import quiz
+from course_lib.learner.quiz import quiz
 
 quiz("05_budget")
 

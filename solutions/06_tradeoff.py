@@ -32,8 +32,8 @@ import numpy as np
 
 from autograder import check
 from autograder.exercises import EXERCISES
-from course_lib import lesson_tradeoff as lesson
 from course_lib.cost.linear import PRESETS, chunked, exclusive_baseline, mixed_baseline, percentile
+from course_lib.lessons import nb06_tradeoff as lesson
 
 m = PRESETS["reference"]  # a step: 2,600 us, and 18 us for a prompt token, and 108 us for a decode
 PROMPT, USERS, TARGET_US = 8_192, 24, 50_000
@@ -169,7 +169,7 @@ assert ordered[rank - 1] == 24 and sum(gap <= 24 for gap in gaps) >= 7.5 > sum(g
 # %% id="itl-solution" exercise="6.1" solution="itl" minutes=8 difficulty=2
 from collections.abc import Sequence
 
-# include course_lib.lesson_tradeoff:itl
+# include course_lib.lessons.nb06_tradeoff:itl
 
 # %% id="itl-check" check="itl" group="values" points=3
 check.itl(itl, group="values")
@@ -251,7 +251,7 @@ from collections.abc import Sequence
 
 from course_lib.cost.linear import LinearCost
 
-# include course_lib.lesson_tradeoff:sweep
+# include course_lib.lessons.nb06_tradeoff:sweep
 
 # %% id="sweep-check" check="sweep" group="values" points=4
 check.sweep(sweep, group="values")
@@ -371,7 +371,7 @@ assert small.step_us(35, 2) <= 190 < small.step_us(36, 2)
 # %% id="knee-solution" exercise="6.3" solution="pick_chunk" minutes=6 difficulty=2
 from course_lib.cost.linear import LinearCost
 
-# include course_lib.lesson_tradeoff:pick_chunk
+# include course_lib.lessons.nb06_tradeoff:pick_chunk
 
 # %% id="knee-check" check="pick_chunk" group="values" points=3
 check.pick_chunk(pick_chunk, group="values")
@@ -497,7 +497,7 @@ assert kept[2_048][1] > 2 * kept[8_192][1] and kept[8_192][2] > 3 * kept[2_048][
 
 # %% id="ride-hardware"
 from course_lib.cost.devices import DEVICES, MODELS
-from course_lib.lesson_tradeoff import Hardware
+from course_lib.lessons.nb06_tradeoff import Hardware
 
 hw = Hardware.of(DEVICES["h100"], MODELS["8b"])
 print(f"weights                 {hw.weight_bytes / 1e9:8.1f} GB")
@@ -555,9 +555,9 @@ joins_us = None
 # </details>
 
 # %% id="ride-solution" exercise="6.4" solution="roofline" minutes=9 difficulty=2
-from course_lib.lesson_tradeoff import Hardware
+from course_lib.lessons.nb06_tradeoff import Hardware
 
-# include course_lib.lesson_tradeoff:roofline
+# include course_lib.lessons.nb06_tradeoff:roofline
 
 # %% id="ride-check" check="roofline" group="values" points=3
 check.roofline(roofline, group="values")
@@ -846,7 +846,7 @@ explore_simulator()
 # Six about this notebook, and two that bring back earlier ones. Answer from memory first.
 
 # %% id="questions"
-from course_lib.quiz import quiz
+from course_lib.learner.quiz import quiz
 
 quiz("06_tradeoff")
 

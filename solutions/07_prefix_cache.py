@@ -36,12 +36,12 @@ import numpy as np
 
 from autograder import check
 from autograder.exercises import EXERCISES
-from course_lib import lesson_prefix
 from course_lib.cache import prefix as library
 from course_lib.cache.manager import CacheManager
 from course_lib.cache.radix import RadixTree as LibraryTree
 from course_lib.cost.devices import MODELS
 from course_lib.engine import Engine
+from course_lib.lessons import nb07_prefix_cache as lesson
 from course_lib.prefill import one_pass
 from course_lib.schedule.request import Request
 from course_lib.weights import seeded_model
@@ -242,7 +242,7 @@ check.block_hash(block_hash, group="values")
 def hashes_of(token_ids, block_size, root):
     """The chain: a hash for each full block."""
     chain, parent = [], root
-    for page in lesson_prefix.pages_of(token_ids, block_size):
+    for page in lesson.pages_of(token_ids, block_size):
         parent = block_hash(parent, page)
         chain.append(parent)
     return chain
@@ -338,7 +338,7 @@ assert table.match([b"h0", b"h1", b"h2"]) == [1]
 # %% id="table-solution" exercise="7.2" solution="PrefixCache" minutes=9 difficulty=2
 from collections.abc import Sequence
 
-# include course_lib.lesson_prefix:PrefixCache
+# include course_lib.lessons.nb07_prefix_cache:PrefixCache
 
 # %% id="table-check" check="PrefixCache" group="calls" points=3
 check.PrefixCache(PrefixCache, group="calls")
@@ -391,7 +391,7 @@ assert np.array_equal(k, fresh.k) and np.array_equal(v, fresh.v) and np.array_eq
 line_of_free = None  # for example [4, 5, 6, ...]
 
 # %% id="lend-reveal"
-good = lesson_prefix.Allocator(6)
+good = lesson.Allocator(6)
 good.release(good.allocate(3))
 print("you said", line_of_free, "and it is", good.free)
 if line_of_free == [4, 5, 6, 1, 2, 3]:
@@ -407,7 +407,7 @@ assert good.free == [2, 1]
 
 # %% id="lend-example"
 # Step 1: request 1 takes three blocks.
-pool = lesson_prefix.Allocator(6)
+pool = lesson.Allocator(6)
 one = pool.allocate(3)
 print("request 1 has", one, "      refs", pool.refs[1:], "free", pool.free)
 # Step 2: request 2 hits the first two, and takes one new block.
@@ -450,7 +450,7 @@ assert pool.free == [5, 6, 3, 4, 2, 1]
 # %% id="lend-solution" exercise="7.3" solution="Allocator" minutes=10 difficulty=3
 from collections.abc import Sequence
 
-# include course_lib.lesson_prefix:Allocator
+# include course_lib.lessons.nb07_prefix_cache:Allocator
 
 # %% [markdown] id="lend-check-text"
 # The first check plays random operations and compares counts and the free line after each, with a list that counts anew every
@@ -486,7 +486,7 @@ check.Allocator(Allocator, group="twice")
 new_block = None
 
 # %% id="touch-reveal"
-line = lesson_prefix.Allocator(4)
+line = lesson.Allocator(4)
 line.free = [3, 2, 1, 4]
 print("you said", new_block, "and it is", line.free[0], ": its own hit, which it will now overwrite with other tokens")
 print("touched first, the line is", [block for block in line.free if block not in (1, 2, 3)])
@@ -542,7 +542,7 @@ for name, given, right in (
 # %% id="admit-solution" exercise="7.4" solution="RequestCache" minutes=12 difficulty=4
 from collections.abc import Sequence
 
-# include course_lib.lesson_prefix:RequestCache
+# include course_lib.lessons.nb07_prefix_cache:RequestCache
 
 # %% id="admit-check-trace" check="RequestCache" group="trace" points=3
 check.RequestCache(RequestCache, group="trace")
@@ -602,7 +602,7 @@ def draw(node, depth=0):
         draw(child, depth + 1)
 
 
-tree = lesson_prefix.RadixTree(1)
+tree = lesson.RadixTree(1)
 for letters, blocks in (("ABCD", [1, 2, 3, 4]), ("ABEF", [5, 6, 7, 8]), ("ABCDG", [1, 2, 3, 4, 9])):
     known = tree.insert([ord(letter) for letter in letters], blocks)
     print(f"insert {letters}: {known} blocks were there already")
@@ -663,9 +663,9 @@ assert (before, count(tree.root)) == (4, 5)
 # %% id="tree-solution" exercise="7.5" solution="RadixTree" minutes=14 difficulty=4
 from collections.abc import Sequence
 
-from course_lib.lesson_prefix import Node, common, pages_of
+from course_lib.lessons.nb07_prefix_cache import Node, common, pages_of
 
-# include course_lib.lesson_prefix:RadixTree
+# include course_lib.lessons.nb07_prefix_cache:RadixTree
 
 # %% id="tree-check-values" check="RadixTree" group="values" points=3
 check.RadixTree(RadixTree, group="values")
@@ -720,9 +720,9 @@ for _ in range(30):
     prompts += [prompt] + [[*prompt, *[60] * rng.randrange(4)]] * (rng.random() < 0.4)
 prompts.insert(20, [*system, *range(100, 124), 1])  # 33 tokens, nine blocks: it fits only alone
 
-parts = {"block_hash": library.block_hash, "allocator": lesson_prefix.Allocator,
-         "prefix": lesson_prefix.PrefixCache, "cache": lesson_prefix.RequestCache}  # fmt: skip
-serve = lambda **changed: lesson_prefix.serve_prompts(prompts, num_blocks=9, block_size=4, **parts | changed)  # noqa: E731
+parts = {"block_hash": library.block_hash, "allocator": lesson.Allocator,
+         "prefix": lesson.PrefixCache, "cache": lesson.RequestCache}  # fmt: skip
+serve = lambda **changed: lesson.serve_prompts(prompts, num_blocks=9, block_size=4, **parts | changed)  # noqa: E731
 right_hits, trouble = serve()
 assert trouble == "" and len(right_hits) == len(prompts)
 print(f"right: {len(prompts)} prompts, {sum(right_hits)} tokens hit")
@@ -767,7 +767,7 @@ explore_prefix_cache()
 # Six about this notebook, and two that bring back earlier ones. Answer from memory first.
 
 # %% id="questions"
-from course_lib.quiz import quiz
+from course_lib.learner.quiz import quiz
 
 quiz("07_prefix_cache")
 

@@ -41,7 +41,7 @@ from autograder import check
 from autograder.answers import perform
 from autograder.exercise import Returned
 from autograder.exercises import EXERCISES
-from course_lib import walkthrough
+from course_lib.commands import walkthrough
 from course_lib.cost.devices import MODELS
 from course_lib.cost.linear import PRESETS, LinearCost
 from course_lib.cost.work import pairs
@@ -196,7 +196,7 @@ assert 5_008 - hit == 16
 # </details>
 
 # %% id="admit-solution" exercise="8.1" solution="admit" minutes=5 difficulty=1
-# include course_lib.lesson_both:admit
+# include course_lib.lessons.nb08_both:admit
 
 # %% id="admit-check" check="admit" group="values" points=2
 check.admit(admit, group="values")
@@ -311,7 +311,7 @@ for name, given, right in (
 # %% id="chunk-solution" exercise="8.2" solution="next_chunk" minutes=8 difficulty=2
 from course_lib.schedule.request import Request
 
-# include course_lib.lesson_both:next_chunk
+# include course_lib.lessons.nb08_both:next_chunk
 
 # %% id="chunk-check" check="next_chunk" group="values" points=3
 check.next_chunk(next_chunk, group="values")
@@ -453,7 +453,7 @@ assert (alone, alone + small.step_us(0, 3)) == (180, 310) and (sum(steps), max(s
 # %% id="cells-solution" exercise="8.3" solution="two_by_two" minutes=10 difficulty=2
 from course_lib.cost.linear import LinearCost
 
-# include course_lib.lesson_both:two_by_two
+# include course_lib.lessons.nb08_both:two_by_two
 
 # %% id="cells-check" check="two_by_two" group="values" points=3
 check.two_by_two(two_by_two, group="values")
@@ -769,7 +769,7 @@ explore_both()
 # Commit to an answer before you read on. Each wrong answer says which thought leads to it. The score is yours alone.
 
 # %% id="questions"
-from course_lib.quiz import quiz
+from course_lib.learner.quiz import quiz
 
 quiz("08_both")
 

@@ -36,7 +36,6 @@ import numpy as np
 from autograder import check
 from autograder.exercises import EXERCISES
 from autograder.exercises.nb09_time import Device
-from course_lib import capstone
 from course_lib.cli import UserError
 from course_lib.cost.devices import MODELS
 from course_lib.cost.disaggregated import Transfer, simulate_disaggregated
@@ -45,7 +44,8 @@ from course_lib.cost.presets import PRESETS
 from course_lib.cost.simulator import ServerConfig, simulate
 from course_lib.cost.work import StepWork, work_of
 from course_lib.cost.workload import Lengths, Poisson
-from course_lib.lesson_device import GRID, device_model, measure_steps, serve_and_load
+from course_lib.lessons import nb09_capstone as capstone
+from course_lib.lessons.nb09_device import GRID, device_model, measure_steps, serve_and_load
 from course_lib.schedule.plan import plan_step
 from course_lib.schedule.profiles import PROFILES
 
@@ -142,7 +142,7 @@ for name in ("time", "monotonic", "perf_counter"):
 # %% id="time-solution" exercise="9.1" solution="time_step" minutes=8 difficulty=2
 from collections.abc import Callable
 
-# include course_lib.lesson_device:time_step
+# include course_lib.lessons.nb09_device:time_step
 
 # %% id="time-check-values" check="time_step" group="values" points=3
 check.time_step(time_step, group="values")
@@ -214,7 +214,7 @@ assert np.allclose(columns @ costs, made_up[:, 2])
 # </details>
 
 # %% id="fit-solution" exercise="9.2" solution="fit_linear" minutes=8 difficulty=2
-# include course_lib.lesson_device:fit_linear
+# include course_lib.lessons.nb09_device:fit_linear
 
 # %% id="fit-check-exact" check="fit_linear" group="exact" points=2
 check.fit_linear(fit_linear, group="exact")
@@ -346,7 +346,7 @@ assert four > 50_000
 # %% id="recommend-solution" exercise="9.3" solution="recommend" minutes=12 difficulty=3
 from course_lib.cost.work import StepCost, work_of
 
-# include course_lib.lesson_device:recommend
+# include course_lib.lessons.nb09_device:recommend
 
 # %% id="recommend-check-values" check="recommend" group="values" points=3
 check.recommend(recommend, group="values")
@@ -606,7 +606,7 @@ from collections.abc import Sequence
 
 from course_lib.schedule.request import Chunk, Request
 
-# include course_lib.capstone:my_policy
+# include course_lib.lessons.nb09_capstone:my_policy
 
 # %% id="capstone-check-valid" check="my_policy" group="valid" points=2
 check.my_policy(my_policy, group="valid")
@@ -661,7 +661,7 @@ for answer in EXERCISES["my_policy"].wrong_answers:
 # Six about this notebook, and two about earlier ones. Commit to an answer before you read on.
 
 # %% id="questions"
-from course_lib.quiz import quiz
+from course_lib.learner.quiz import quiz
 
 quiz("09_production")
 

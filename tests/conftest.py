@@ -62,10 +62,10 @@ def clean_env():
 def copy(tmp_path):
     """A project folder with a space in its name, in which `python -m course_lib` only tells how it was called."""
     folder = tmp_path / "my course"
-    (folder / "course_lib").mkdir(parents=True)
+    (folder / "course_lib" / "learner").mkdir(parents=True)
     for name in ("course.py", "pyproject.toml", "constraints.txt", "README.md"):
         shutil.copy(ROOT / name, folder / name)
-    for name in ("__init__.py", "cli.py", "environment.py"):
+    for name in ("__init__.py", "cli.py", "learner/__init__.py", "learner/environment.py"):
         shutil.copy(ROOT / "course_lib" / name, folder / "course_lib" / name)
     told = "import json, os, sys\nprint(json.dumps([sys.executable, sys.argv[1:], os.getcwd()]))\n"
     (folder / "course_lib" / "__main__.py").write_text(told)

@@ -5,7 +5,7 @@ Run by hand when a model or the arithmetic changes on purpose: python tests/make
 
 import json
 
-from course_lib.golden import DTYPES, MODELS, PATH, measured_hashes
+from course_lib.weights.golden import DTYPES, MODELS, PATH, measured_hashes
 
 if __name__ == "__main__":
     golden = {n: {t: measured_hashes(n, backend="torch", dtype=t) for t in DTYPES} for n in MODELS}

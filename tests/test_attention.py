@@ -8,13 +8,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from libraries import LIBRARIES, array_of, empty_of, needs_torch
 
-from course_lib.arrays import to_numpy
+from course_lib.arithmetic.arrays import to_numpy
+from course_lib.arithmetic.tile import TILE
 from course_lib.attention import ATTEND, reference
-from course_lib.attention.paged import attend_paged
+from course_lib.attention.mask import chunk_attention_mask
 from course_lib.attention.tiled import KEYS, attend_tiled
 from course_lib.cache.pool import KVPool
-from course_lib.invariant.tile import TILE
-from course_lib.masks import chunk_attention_mask
+from course_lib.model import attend_paged
 
 HEAD_DIM = 8
 BACKENDS = sorted(ATTEND)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib import rope
-from course_lib.masks import chunk_attention_mask
+from course_lib.attention.mask import chunk_attention_mask
 from course_lib.model import ModelConfig
+from course_lib.positions import positions
 from course_lib.prefill import cut, one_pass, prefill, ragged
 from course_lib.weights import seeded_model
 
@@ -157,7 +157,7 @@ def test_bits_hold_within_one_and_two_threads_in_a_fresh_process(threads):
 
 def test_the_librarys_own_mask_and_positions_are_what_none_means():
     model = seeded_model(arith="tile")
-    run = prefill(model, IDS[:90], cut(60, 13), hit=30, mask=chunk_attention_mask, positions=rope.positions)
+    run = prefill(model, IDS[:90], cut(60, 13), hit=30, mask=chunk_attention_mask, positions=positions)
     assert run.equals(one_pass(model, IDS[:90]))
 
 

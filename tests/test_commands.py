@@ -15,11 +15,11 @@ from course_lib.__main__ import COMMANDS, main
 from course_lib.cli import UserError
 from course_lib.commands import prefill as prefill_command
 from course_lib.commands import saved
-from course_lib.faults import FAULTS
-from course_lib.huggingface import LAYER_TENSORS, SHARED_TENSORS
+from course_lib.diagnosis.faults import FAULTS
 from course_lib.prefill import one_pass, ragged
-from course_lib.safetensors_file import Tensor, read, write
 from course_lib.weights import seeded_model
+from course_lib.weights.huggingface import LAYER_TENSORS, SHARED_TENSORS
+from course_lib.weights.safetensors_file import Tensor, read, write
 
 ROOT = Path(__file__).parents[1]
 CASE = ("--prompt-len", "60", "--hit", "37", "--block-size", "8")

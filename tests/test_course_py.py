@@ -13,7 +13,7 @@ import pytest
 from starting import assert_refused, start
 
 import course
-from course_lib.environment import Environment
+from course_lib.learner.environment import Environment
 
 ROOT = Path(__file__).parents[1]
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib import demo
+from course_lib.commands import demo
 from course_lib.cost.linear import PRESETS
 
 pytestmark = pytest.mark.xdist_group("demo")  # one run of it serves them all

@@ -6,8 +6,8 @@ import types
 
 import pytest
 
-from course_lib import doctor
 from course_lib.cli import UserError, run_command
+from course_lib.learner import doctor
 
 
 @pytest.mark.parametrize("argv", [["no such file.ipynb"], ["."], ["--fix"], ["--fxi"], ["a", "b"]])
@@ -49,7 +49,7 @@ def test_a_broken_torch_is_told_from_an_absent_one(monkeypatch, capsys):
 
 
 def test_a_machine_on_which_tiles_do_not_hold_is_told_so(monkeypatch, capsys):
-    selftest = doctor.importlib.import_module("course_lib.invariant.selftest")
+    selftest = doctor.importlib.import_module("course_lib.arithmetic.selftest")
     monkeypatch.setattr(selftest, "self_test", lambda backend: ["rows differ"] if backend == "numpy" else [])
     assert doctor.main([]) == 1
     text = capsys.readouterr().out
@@ -63,7 +63,7 @@ def test_an_old_version_is_named_with_what_is_wanted(monkeypatch):
         PackageNotFoundError=doctor.metadata.PackageNotFoundError,
     )
     monkeypatch.setattr(doctor, "metadata", old)
-    monkeypatch.setattr("course_lib.environment.metadata", old)
+    monkeypatch.setattr("course_lib.learner.environment.metadata", old)
     (line,) = [line for line in doctor.packages() if line.name == "numpy"]
     assert line.ill and line.found == "1.26.4" and ">=2.0" in line.remedy
 

@@ -11,7 +11,7 @@ import pytest
 from starting import assert_refused, start
 
 from course_lib.cli import UserError
-from course_lib.environment import Environment, explain, is_satisfied
+from course_lib.learner.environment import Environment, explain, is_satisfied
 
 ROOT = Path(__file__).parents[1]
 CLOSED_INDEX = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull, "NO_PROXY": "*"}
@@ -29,7 +29,7 @@ def test_requirements_are_held_against_what_is_installed(requirement, holds):
 
 @pytest.mark.parametrize(("installed", "holds"), [("2.13.0+cpu", True), ("2.6", True), ("2.5", False), ("3.0", False)])
 def test_a_version_with_a_build_tag_is_compared_by_its_numbers(monkeypatch, installed, holds):
-    monkeypatch.setattr("course_lib.environment.metadata.version", lambda name: installed)
+    monkeypatch.setattr("course_lib.learner.environment.metadata.version", lambda name: installed)
     assert is_satisfied("torch>=2.6,<3") is holds
 
 
@@ -72,10 +72,10 @@ class Recorder(Environment):
 @pytest.fixture
 def laptop(monkeypatch):
     """Linux, no NVIDIA GPU, PyTorch's index in reach."""
-    monkeypatch.setattr("course_lib.environment.sys.platform", "linux")
-    monkeypatch.setattr("course_lib.environment.has_nvidia_gpu", lambda: False)
-    monkeypatch.setattr("course_lib.environment.urllib.request.urlopen", lambda url, timeout: open(os.devnull))
-    monkeypatch.setattr("course_lib.environment.PLAIN_TORCH_MB", 3_000)
+    monkeypatch.setattr("course_lib.learner.environment.sys.platform", "linux")
+    monkeypatch.setattr("course_lib.learner.environment.has_nvidia_gpu", lambda: False)
+    monkeypatch.setattr("course_lib.learner.environment.urllib.request.urlopen", lambda url, timeout: open(os.devnull))
+    monkeypatch.setattr("course_lib.learner.environment.PLAIN_TORCH_MB", 3_000)
 
 
 def test_the_second_start_installs_nothing(copy, laptop):
@@ -160,7 +160,7 @@ def test_else_the_cuda_build_with_its_size_said_first(copy, laptop, monkeypatch,
     def unreachable(url, timeout):
         raise OSError("no route")
 
-    monkeypatch.setattr("course_lib.environment.urllib.request.urlopen", unreachable)
+    monkeypatch.setattr("course_lib.learner.environment.urllib.request.urlopen", unreachable)
     first, (what, _) = torch_steps(Recorder(copy, **{"+cpu": False}))
     assert "torch" in what and "3 GB" in what
     assert "cannot be reached" in capsys.readouterr().out
@@ -168,8 +168,8 @@ def test_else_the_cuda_build_with_its_size_said_first(copy, laptop, monkeypatch,
 
 @pytest.mark.parametrize(("platform", "gpu"), [("linux", True), ("darwin", False), ("win32", False)])
 def test_elsewhere_torch_is_what_the_constraints_pin(copy, laptop, monkeypatch, platform, gpu):
-    monkeypatch.setattr("course_lib.environment.sys.platform", platform)
-    monkeypatch.setattr("course_lib.environment.has_nvidia_gpu", lambda: gpu)
+    monkeypatch.setattr("course_lib.learner.environment.sys.platform", platform)
+    monkeypatch.setattr("course_lib.learner.environment.has_nvidia_gpu", lambda: gpu)
     assert [command for _, command in torch_steps(Recorder(copy))] == ["-c constraints.txt -e .[lab]"]
 
 

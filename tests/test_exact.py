@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from libraries import LIBRARIES, array_of, needs_torch
 
-from course_lib.arrays import to_numpy
-from course_lib.invariant import exact
+from course_lib.arithmetic import exact
+from course_lib.arithmetic.arrays import to_numpy
 
 SEEDS = st.integers(0, 2**32 - 1)
 SCALES = st.sampled_from([1.0, 1e-30, 1e30, 1e-38, 3e-43, 1000.0])  # 3e-43: float32 subnormals

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from course_lib.masks import chunk_attention_mask
+from course_lib.attention.mask import chunk_attention_mask
 from course_lib.widgets.explorer import Choice, Slider, Switch, explore
 from course_lib.widgets.mask import RULES, explore_mask, mask_of
 from course_lib.widgets.seams import explore_seams, positions_of

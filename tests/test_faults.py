@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from course_lib.faults import FAULTS, Scenario, replay, right
-from course_lib.kv_diff import explain, first_divergence
+from course_lib.diagnosis.faults import FAULTS, Scenario, replay, right
+from course_lib.diagnosis.kv_diff import explain, first_divergence
 from course_lib.prefill import cut, prefill
 from course_lib.weights import seeded_model
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.golden import DTYPES, MODELS, golden_hashes, measured_hashes
+from course_lib.weights.golden import DTYPES, MODELS, golden_hashes, measured_hashes
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from course_lib import ledger
+from course_lib.arithmetic.selftest import self_test
+from course_lib.diagnosis.faults import FAULTS, Scenario, replay, right
 from course_lib.engine import Engine
-from course_lib.faults import FAULTS, Scenario, replay, right
-from course_lib.golden import DTYPES, golden_hashes, model_and_prompt
-from course_lib.invariant.selftest import self_test
 from course_lib.prefill import cut, one_pass, prefill, ragged
-from course_lib.weights import seeded_model
+from course_lib.weights import ledger, seeded_model
+from course_lib.weights.golden import DTYPES, golden_hashes, model_and_prompt
 
 pytestmark = pytest.mark.gpu
 IDS = np.random.default_rng(0).integers(0, 128, 1003).tolist()

@@ -8,9 +8,9 @@ import pytest
 
 from course_lib.__main__ import main
 from course_lib.cli import UserError
-from course_lib.huggingface import Checkpoint, read_config
-from course_lib.safetensors_file import Tensor, read, write
 from course_lib.weights import load_model
+from course_lib.weights.huggingface import Checkpoint, read_config
+from course_lib.weights.safetensors_file import Tensor, read, write
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

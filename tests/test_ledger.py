@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from libraries import needs_torch
 
-from course_lib import ledger, train_ledger
 from course_lib.cli import UserError
-from course_lib.ledger import DIGITS, FIRST_NAME, NAMES, QUERY, SEPARATOR, VOCABULARY
+from course_lib.positions import positions
 from course_lib.prefill import cut, one_pass, prefill
-from course_lib.rope import positions
-from course_lib.weights import load_model
+from course_lib.weights import ledger, load_model, train_ledger
+from course_lib.weights.ledger import DIGITS, FIRST_NAME, NAMES, QUERY, SEPARATOR, VOCABULARY
 
 ROOT = Path(__file__).parents[1]
 COUNTS = {16: 50, 32: 50, 64: 100}  # statements -> prompts
@@ -234,13 +233,13 @@ def test_a_few_steps_lower_the_loss_and_write_a_folder_that_loads(tmp_path, caps
 
 
 def command(*arguments):
-    line = [sys.executable, "-m", "course_lib.train_ledger", *map(str, arguments)]
+    line = [sys.executable, "-m", "course_lib.weights.train_ledger", *map(str, arguments)]
     return subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
 
 
 def test_the_command_has_help_with_an_example():
     done = command("--help")
-    assert done.returncode == 0 and "example:\n  python -m course_lib.train_ledger" in done.stdout
+    assert done.returncode == 0 and "example:\n  python -m course_lib.weights.train_ledger" in done.stdout
 
 
 def test_the_command_never_writes_over_a_model_or_a_file(tmp_path):

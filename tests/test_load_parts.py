@@ -8,11 +8,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from course_lib.cli import UserError
-from course_lib.serve.load import Run
-from course_lib.serve.load_address import server_at
-from course_lib.serve.load_client import Answer, Record
-from course_lib.serve.load_http import ResponseParser
-from course_lib.serve.load_measure import (
+from course_lib.load.address import server_at
+from course_lib.load.arrivals_csv import TraceRow
+from course_lib.load.client import Answer, Record
+from course_lib.load.http import ResponseParser
+from course_lib.load.measure import (
     Stream,
     Wait,
     came_at_once,
@@ -24,11 +24,11 @@ from course_lib.serve.load_measure import (
     waiting_during,
     waits,
 )
-from course_lib.serve.load_picture import BINS, timeline
-from course_lib.serve.load_prompts import MOST_TOKENS, Job, bodies, freeze_jobs, trace_jobs
-from course_lib.serve.load_report import summary, text
-from course_lib.serve.sse import MAX_EVENT, Event, EventParser, Piece, RequestFailed, error_message, plain, read_piece
-from course_lib.trace_file import TraceRow
+from course_lib.load.picture import BINS, timeline
+from course_lib.load.prompts import MOST_TOKENS, Job, bodies, freeze_jobs, trace_jobs
+from course_lib.load.report import summary, text
+from course_lib.load.run import Run
+from course_lib.load.sse import MAX_EVENT, Event, EventParser, Piece, RequestFailed, error_message, plain, read_piece
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib.masks import chunk_attention_mask, ragged_mask
+from course_lib.attention.mask import chunk_attention_mask, ragged_mask
 
 lengths = st.integers(1, 40)
 cached_lengths = st.integers(0, 60)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from autograder.check import evaluate
 from autograder.exercises import EXERCISES
 from course_lib.cost.linear import PRESETS, LinearCost, chunked, exclusive_baseline, mixed_baseline, step_us
-from course_lib.cost.one_shot import one_shot_timeline, worst_gap
 from course_lib.engine import Engine
+from course_lib.lessons.nb00_freeze import one_shot_timeline, worst_gap
 from course_lib.schedule.policies import plan_whole_prompt, whole_prompt_pick
 from course_lib.schedule.profiles import profile_named
 from course_lib.schedule.request import Request

@@ -16,9 +16,9 @@ from autograder.exercise import Other, Raised, Returned
 from autograder.exercises import EXERCISES
 from autograder.exercises.nb01_prefill import _Noting
 from autograder.packing import pack, unpack
-from course_lib import lesson_model
 from course_lib.cli import UserError
-from course_lib.lesson_model import KVCache, run_chunk
+from course_lib.lessons import nb01_divisible as lesson
+from course_lib.lessons.nb01_divisible import KVCache, run_chunk
 from course_lib.prefill import one_pass
 from course_lib.prefill import prefill as paged_prefill
 from course_lib.weights import SEEDED, seeded_model
@@ -39,7 +39,7 @@ def partitions(length, seed, count):
 
 
 def same_as_one_pass(model, ids, sizes):
-    (cache, logits), whole = lesson_model.prefill(model, ids, sizes), one_pass(model, ids)
+    (cache, logits), whole = lesson.prefill(model, ids, sizes), one_pass(model, ids)
     views = [cache.view(layer) for layer in range(model.config.num_layers)]
     kv_equal = all(np.array_equal(k, whole.k[i]) and np.array_equal(v, whole.v[i]) for i, (k, v) in enumerate(views))
     return kv_equal and np.array_equal(logits, whole.logits)
@@ -137,7 +137,8 @@ def test_the_librarys_class_is_refused_also_as_a_base_class_and_inside_another()
 
     for fn in (KVCache, Inherits, Delegates, lambda *sizes: KVCache(*sizes)):
         for verdict in verdicts(CACHE, fn):
-            assert not verdict.passed and "the library's own course_lib.lesson_model.KVCache" in verdict.message
+            ours = "the library's own course_lib.lessons.nb01_divisible.KVCache"
+            assert not verdict.passed and ours in verdict.message
 
 
 def test_the_engines_own_prefill_is_no_answer_either():
@@ -399,7 +400,7 @@ def test_the_explorers_rows_are_those_that_the_lessons_prefill_changes(flip, cut
 
     ids, other = prompt(TOKENS), prompt(TOKENS)
     other[flip] = (other[flip] + 1) % 128
-    before, after = (lesson_model.prefill(TINY, x, CUTS[cut])[0] for x in (ids, other))
+    before, after = (lesson.prefill(TINY, x, CUTS[cut])[0] for x in (ids, other))
     differs = [[(a != b).any(axis=(1, 2)) for a, b in zip(before.view(i), after.view(i))] for i in range(3)]
     assert np.array_equal(changed_rows(flip, CUTS[cut]), differs)
     explorer = explore_changed_rows()

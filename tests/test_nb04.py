@@ -14,10 +14,10 @@ import torch
 from autograder.check import evaluate
 from autograder.exercises import EXERCISES
 from autograder.exercises.fickle import fickle_products, on_fickle_tensors, tensor_arg, values
-from course_lib import golden
-from course_lib.bits import bit_report, block_attention, tiled_linear
-from course_lib.invariant import exact
-from course_lib.invariant.selftest import self_test
+from course_lib.arithmetic import exact
+from course_lib.arithmetic.selftest import self_test
+from course_lib.lessons.nb04_bits import bit_report, block_attention, tiled_linear
+from course_lib.weights import golden
 
 ROOT = Path(__file__).parents[1]
 HASH = "bd4768eb9c9ce45a4ff83c7e7bbf42a1b2aaa61d37ff2d7922ffe67ee43a52bd"
@@ -218,7 +218,7 @@ def test_the_numbers_in_the_prose_are_the_librarys():
         assert number in text
     assert (exact.X_BITS, exact.W_BITS) == (20, 21) and "for a row of x, 21 for a column of w" in text
     assert 2**exact.X_BITS * 2**exact.W_BITS * exact.MAX_INNER == 2**53
-    from course_lib.invariant.tile import TILE
+    from course_lib.arithmetic.tile import TILE
 
     assert TILE == 32 and "The course's engine uses T = 32" in text
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from autograder import check
 from autograder.check import evaluate
 from autograder.exercises import EXERCISES, nb05_plan
-from course_lib.lesson_budget import (
+from course_lib.lessons.nb01_divisible import KVCache
+from course_lib.lessons.nb05_budget import (
     State,
     abort,
     begin,
@@ -21,7 +22,6 @@ from course_lib.lesson_budget import (
     preempt,
     trim,
 )
-from course_lib.lesson_model import KVCache
 from course_lib.prefill import one_pass
 from course_lib.schedule.plan import plan_step
 from course_lib.schedule.request import Chunk, Request

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from autograder.check import evaluate
 from autograder.exercises import EXERCISES, nb06_roofline
-from course_lib import lesson_tradeoff as lesson
 from course_lib.cost import linear
 from course_lib.cost.attention import AttentionCost
 from course_lib.cost.devices import DEVICES, MODELS
@@ -17,7 +16,8 @@ from course_lib.cost.linear import PRESETS, LinearCost
 from course_lib.cost.one_prompt import Setting, run
 from course_lib.cost.roofline import Roofline
 from course_lib.cost.work import StepWork
-from course_lib.lesson_tradeoff import Hardware
+from course_lib.lessons import nb06_tradeoff as lesson
+from course_lib.lessons.nb06_tradeoff import Hardware
 from course_lib.widgets.simulator import ALONE, ATTENTION, BEFORE, LINEAR, MIXED, MOST, read_outs, view
 
 M = PRESETS["reference"]

@@ -12,17 +12,17 @@ import pytest
 from autograder.build import ROOT
 from autograder.check import evaluate
 from autograder.exercises import EXERCISES
-from course_lib import lesson_prefix
 from course_lib.cache.manager import CacheManager
 from course_lib.cache.prefix import PrefixCache, block_hash, extend_hashes, root_hash
 from course_lib.cache.radix import RadixTree
 from course_lib.engine import Engine
+from course_lib.lessons import nb07_prefix_cache as lesson
 from course_lib.prefill import one_pass
 from course_lib.schedule.request import Request
 from course_lib.weights import seeded_model
 
-PARTS = {"block_hash": block_hash, "allocator": lesson_prefix.Allocator, "prefix": lesson_prefix.PrefixCache,
-         "cache": lesson_prefix.RequestCache}  # fmt: skip
+PARTS = {"block_hash": block_hash, "allocator": lesson.Allocator, "prefix": lesson.PrefixCache,
+         "cache": lesson.RequestCache}  # fmt: skip
 NAMES = ("block_hash", "PrefixCache", "Allocator", "RequestCache", "RadixTree")
 
 
@@ -37,8 +37,8 @@ def prompts(rng, count, size=4):
 def test_the_lessons_classes_decide_as_the_engines_do(seed, num_blocks):
     """Block tables, refusals, the free order, evictions, counts: 150 requests, among them many that do not fit."""
     rng, size = random.Random(seed), 4
-    lender, table = lesson_prefix.Allocator(num_blocks), lesson_prefix.PrefixCache(num_blocks)
-    ours = lesson_prefix.RequestCache(lender, table, size)
+    lender, table = lesson.Allocator(num_blocks), lesson.PrefixCache(num_blocks)
+    ours = lesson.RequestCache(lender, table, size)
     theirs = CacheManager(num_blocks, size, PrefixCache(), uncached_first=False)
     running, refused = [], 0
     for number, tokens in enumerate(prompts(rng, 150)):
@@ -69,7 +69,7 @@ def test_the_lessons_classes_decide_as_the_engines_do(seed, num_blocks):
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_the_lessons_tree_finds_and_keeps_what_the_engines_does(size):
     rng, spare = random.Random(size), 1
-    ours, theirs = lesson_prefix.RadixTree(size), RadixTree(size)
+    ours, theirs = lesson.RadixTree(size), RadixTree(size)
     for tokens in prompts(rng, 200, size):
         blocks = list(range(spare, spare + -(-len(tokens) // size)))
         known = theirs.match(tokens).blocks
@@ -91,7 +91,7 @@ def test_the_lessons_tree_finds_and_keeps_what_the_engines_does(size):
 def test_in_the_engine_hit_blocks_equal_a_fresh_prefill_in_every_bit(shared, hit):
     model = seeded_model("tiny", arith="exact")
     engine = Engine(
-        model, num_blocks=40, block_size=8, max_num_batched_tokens=20, prefix_cache=lesson_prefix.PrefixCache(40)
+        model, num_blocks=40, block_size=8, max_num_batched_tokens=20, prefix_cache=lesson.PrefixCache(40)
     )
     system = [(7 * i * i + 3 * i) % 128 for i in range(shared)]
     engine.add_request([*system, 1, 2, 3], max_tokens=2)
@@ -111,7 +111,7 @@ def test_a_salt_in_the_root_separates_tenants_and_nothing_else_does():
     chains = {}
     for salt in ("a", "b"):
         parent = root_hash([("salt", salt)])
-        chains[salt] = [parent := block_hash(parent, page) for page in lesson_prefix.pages_of(tokens, 4)]
+        chains[salt] = [parent := block_hash(parent, page) for page in lesson.pages_of(tokens, 4)]
     assert len({*chains["a"], *chains["b"]}) == 4
 
 
@@ -127,7 +127,7 @@ def trace(seed=3):
 @pytest.mark.parametrize("seed", range(10))
 def test_the_small_server_finds_no_trouble_with_the_right_parts(seed):
     made = trace(seed)
-    hits, trouble = lesson_prefix.serve_prompts(made, num_blocks=9, block_size=4, **PARTS)
+    hits, trouble = lesson.serve_prompts(made, num_blocks=9, block_size=4, **PARTS)
     assert trouble == "" and len(hits) == len(made) and sum(hits) > 0
 
 
@@ -147,7 +147,7 @@ def test_the_small_server_finds_no_trouble_with_the_right_parts(seed):
 def test_the_small_server_catches_a_mistake_by_what_a_request_reads(part, exercise, name, says):
     answer = EXERCISES[exercise].compile(EXERCISES[exercise].wrong_answer(name).source)
     found = [
-        lesson_prefix.serve_prompts(trace(seed), num_blocks=9, block_size=4, **PARTS | {part: answer})[1]
+        lesson.serve_prompts(trace(seed), num_blocks=9, block_size=4, **PARTS | {part: answer})[1]
         for seed in range(5)
     ]
     assert any(re.search(says, trouble) for trouble in found), found
@@ -189,7 +189,7 @@ def test_what_is_no_list_of_numbers_is_told_in_words(name, change, says):
     if change is None:
         fn = lambda parent, token_ids: hash((parent, tuple(token_ids)))  # noqa: E731
     else:
-        source = inspect.getsource(getattr(lesson_prefix, name))
+        source = inspect.getsource(getattr(lesson, name))
         assert change[0] in source
         fn = exercise.compile("from collections.abc import Sequence\n" + source.replace(*change))
     verdict = evaluate(exercise, exercise.groups[0], fn)

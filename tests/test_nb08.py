@@ -14,12 +14,12 @@ from autograder.exercise import Callback, Returned
 from autograder.exercises import EXERCISES
 from autograder.exercises.nb08_composition import MISTAKES, RIGHT_ENGINES, WEIGHTS, usage
 from autograder.exercises.nb08_engines import MAX_TOKENS, EngineStopped, make_reference, make_serve
-from course_lib import walkthrough
 from course_lib.cache.manager import CacheManager
 from course_lib.cache.prefix import PrefixCache
+from course_lib.commands import walkthrough
 from course_lib.cost.linear import PRESETS, LinearCost, chunked, exclusive_baseline
 from course_lib.cost.work import pairs
-from course_lib.lesson_both import admit, next_chunk, two_by_two
+from course_lib.lessons.nb08_both import admit, next_chunk, two_by_two
 from course_lib.schedule.plan import plan_step
 from course_lib.schedule.request import Request
 

@@ -14,14 +14,22 @@ from autograder.exercise import Raised
 from autograder.exercises import EXERCISES
 from autograder.exercises.nb09_policy import MOST_STEPS, OF_BEST, fair_cases
 from autograder.exercises.nb09_time import Device
-from course_lib import capstone
 from course_lib.cli import UserError
 from course_lib.cost.attention import AttentionCost
 from course_lib.cost.fit import fit_cost
 from course_lib.cost.linear import LinearCost, knee_chunk
 from course_lib.cost.presets import PRESETS
 from course_lib.cost.work import work_of
-from course_lib.lesson_device import GRID, device_model, fit_linear, measure_steps, recommend, serve_and_load, time_step
+from course_lib.lessons import nb09_capstone as capstone
+from course_lib.lessons.nb09_device import (
+    GRID,
+    device_model,
+    fit_linear,
+    measure_steps,
+    recommend,
+    serve_and_load,
+    time_step,
+)
 from course_lib.schedule.plan import plan_step
 from course_lib.schedule.request import Chunk
 

@@ -6,8 +6,8 @@ import nbformat
 import pytest
 from nbgrader.nbgraderformat import read as nbgrader_read
 
-from course_lib import doctor
 from course_lib.cli import run_command
+from course_lib.learner import doctor
 
 STUB = 'def half(x):\n    """Half of x."""\n    raise NotImplementedError("Exercise 1.1: half")'
 ANSWER = STUB.replace("raise Not", "return x / 2  # raise Not")

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import course
-from course_lib.environment import Environment
+from course_lib.learner.environment import Environment
 
 ROOT = Path(__file__).parents[1]
 HERE = Environment(ROOT)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from libraries import LIBRARIES, array_of, empty_of
 
-from course_lib.arrays import to_numpy
+from course_lib.arithmetic.arrays import to_numpy
 from course_lib.cache.pool import KVPool
 
 LAYERS, KV_HEADS, HEAD_DIM = 2, 2, 3

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from autograder import check
-from course_lib import progress
 from course_lib.__main__ import main as course_lib
+from course_lib.learner import progress
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from small_course import LESSON, make_root
 from autograder.build import ROOT
 from autograder.questions import ASSET, questions_of
 from autograder.source import read_lessons
-from course_lib import progress
 from course_lib.cli import UserError
-from course_lib.quiz import FILE, LETTERS, quiz
+from course_lib.learner import progress
+from course_lib.learner.quiz import FILE, LETTERS, quiz
 
 QUESTIONS = json.loads(FILE.read_text(encoding="utf-8"))
 

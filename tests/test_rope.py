@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from libraries import LIBRARIES, array_of, needs_torch
 
-from course_lib.arrays import to_numpy
-from course_lib.rope import MAX_ANGLE, RopeTable, inverse_frequencies, positions, rope, rope_cos_sin, rotate
+from course_lib.arithmetic.arrays import to_numpy
+from course_lib.positions import MAX_ANGLE, RopeTable, inverse_frequencies, positions, rope, rope_cos_sin, rotate
 
 HEAD_DIMS = st.sampled_from([2, 6, 16, 40, 64, 128])
 THETAS = st.sampled_from([1.0, 100.0, 10000.0, 500000.0, 1e6])

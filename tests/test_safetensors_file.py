@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from libraries import needs_torch
 
-from course_lib import safetensors_file
-from course_lib.arrays import bfloat16_to_float32
+from course_lib.arithmetic.arrays import bfloat16_to_float32
 from course_lib.cli import UserError
-from course_lib.safetensors_file import DTYPES, Tensor, read, read_header, write
+from course_lib.weights import safetensors_file
+from course_lib.weights.safetensors_file import DTYPES, Tensor, read, read_header, write
 
 safetensors = pytest.importorskip("safetensors", reason="the safetensors package is not installed")
 package = pytest.importorskip("safetensors.numpy", reason="the safetensors package is not installed")

@@ -12,9 +12,9 @@ pytest.importorskip("starlette")
 import openai
 from serving import alone, events, expect_error, formula_model, gated, running, tiny_engine, tokens
 
-from course_lib import ledger
 from course_lib.engine import Engine
 from course_lib.serve.texts import LedgerTexts
+from course_lib.weights import ledger
 
 GREEDY = {"temperature": 0}
 

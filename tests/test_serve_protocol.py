@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib import ledger
 from course_lib.serve.answers import DONE, Answer, Usage, models
 from course_lib.serve.completions import Limits, Refusal, parse
 from course_lib.serve.texts import ByteTexts, LedgerTexts
+from course_lib.weights import ledger
 
 openai_types = pytest.importorskip("openai.types")  # what real clients read
 Completion = openai_types.Completion

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_lib.cli import UserError
-from course_lib.trace_file import TraceRow, read_trace
+from course_lib.load.arrivals_csv import TraceRow, read_trace
 
 HEADER = "arrival_s,prompt_tokens,output_tokens\n"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from libraries import LIBRARIES
 
-from course_lib.faults import FAULTS, Scenario
+from course_lib.diagnosis.faults import FAULTS, Scenario
 from course_lib.prefill import cut, one_pass, prefill, ragged
 from course_lib.weights import load_model
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from course_lib.__main__ import main as course_lib
-from course_lib.walkthrough import CELLS, OWN_CAP, SHARED_BUDGET, tell
+from course_lib.commands.walkthrough import CELLS, OWN_CAP, SHARED_BUDGET, tell
 
 
 def sizes(story):

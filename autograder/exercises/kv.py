@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autograder.exercise import Call, Verdict
-from course_lib.kv_diff import first_divergence
+from course_lib.diagnosis.kv_diff import first_divergence
 from course_lib.model import Model
 from course_lib.prefill import KVSnapshot, one_pass, prefill
 from course_lib.weights import seeded_model

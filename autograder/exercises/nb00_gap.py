@@ -161,5 +161,5 @@ EXERCISE = Exercise(
     right_answers=RIGHT,
     reread="Reread notebook 00, section 3.",
     imports=IMPORTS,
-    library=("course_lib.cost.one_shot:worst_gap",),
+    library=("course_lib.lessons.nb00_freeze:worst_gap",),
 )

@@ -157,6 +157,6 @@ EXERCISE = Exercise(
     right_answers=RIGHT,
     reread="Reread notebook 00, section 3.",
     imports=IMPORTS,
-    library=("course_lib.cost.one_shot:one_shot_timeline",),
+    library=("course_lib.lessons.nb00_freeze:one_shot_timeline",),
     driver=with_cost,
 )

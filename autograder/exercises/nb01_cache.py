@@ -381,6 +381,6 @@ EXERCISE = Exercise(
     wrong_answers=WRONG,
     right_answers=RIGHT,
     reread="Reread notebook 01, section 2.",
-    library=("course_lib.lesson_model:KVCache",),
+    library=("course_lib.lessons.nb01_divisible:KVCache",),
     driver=drive,
 )

@@ -400,7 +400,7 @@ EXERCISE = Exercise(
     wrong_answers=WRONG,
     right_answers=RIGHT,
     reread="Reread notebook 01, section 3.",
-    imports="import numpy as np\nfrom course_lib.lesson_model import KVCache, run_chunk",
-    library=("course_lib.lesson_model:prefill", "course_lib.prefill:prefill", "course_lib.prefill:one_pass"),
+    imports="import numpy as np\nfrom course_lib.lessons.nb01_divisible import KVCache, run_chunk",
+    library=("course_lib.lessons.nb01_divisible:prefill", "course_lib.prefill:prefill", "course_lib.prefill:one_pass"),
     driver=drive,
 )

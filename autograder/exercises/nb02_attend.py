@@ -144,6 +144,6 @@ EXERCISE = Exercise(
     wrong_answers=WRONG,
     right_answers=RIGHT,
     reread="Reread notebook 02, section 4.",
-    imports="import numpy as np\nfrom course_lib.invariant import exact",
+    imports="import numpy as np\nfrom course_lib.arithmetic import exact",
     library=("course_lib.attention.reference:attend",),
 )

@@ -218,5 +218,5 @@ EXERCISE = Exercise(
     wrong_answers=WRONG,
     right_answers=RIGHT,
     reread="Reread notebook 02, section 2.",
-    library=("course_lib.masks:chunk_attention_mask", "course_lib.masks:ragged_mask"),
+    library=("course_lib.attention.mask:chunk_attention_mask", "course_lib.attention.mask:ragged_mask"),
 )

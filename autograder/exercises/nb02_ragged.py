@@ -203,5 +203,5 @@ EXERCISE = Exercise(
     wrong_answers=WRONG,
     right_answers=RIGHT,
     reread="Reread notebook 02, section 3.",
-    library=("course_lib.masks:ragged_mask",),
+    library=("course_lib.attention.mask:ragged_mask",),
 )

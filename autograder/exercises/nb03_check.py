@@ -14,10 +14,10 @@ from autograder.exercise import Call, Callback, Exercise, Group, Outcome, Raised
 from autograder.exercises import kv
 from autograder.exercises.nb03_tests import RIGHT, WRONG
 from course_lib.cache.pool import KVPool
-from course_lib.faults import FAULTS, Scenario
+from course_lib.diagnosis.faults import FAULTS, Scenario
 from course_lib.model import Model, ModelConfig
+from course_lib.positions import rope
 from course_lib.prefill import one_pass, prefill
-from course_lib.rope import rope
 
 MAX_TOKENS = 160
 # Seeds of weights under which some faults change the next token and others do not, so that a test of the next

@@ -7,7 +7,7 @@ import numpy as np
 from autograder.compare import first_index, first_trouble, returned, same_integers, wrong_shape
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
 from autograder.exercises import kv
-from course_lib.rope import MAX_ANGLE
+from course_lib.positions import MAX_ANGLE
 
 
 def _call(cached: int, computed: int, take: int, **facts) -> Call:
@@ -161,5 +161,5 @@ EXERCISE = Exercise(
     wrong_answers=WRONG,
     right_answers=RIGHT,
     reread="Reread notebook 03, section 2.",
-    library=("course_lib.rope:positions",),
+    library=("course_lib.positions:positions",),
 )

@@ -231,6 +231,6 @@ EXERCISE = Exercise(
     wrong_answers=WRONG,
     right_answers=RIGHT,
     reread="Reread notebook 03, section 3.",
-    imports="import numpy as np\nfrom course_lib.rope import rope_cos_sin",
-    library=("course_lib.rope:rope", "course_lib.rope:rotate"),
+    imports="import numpy as np\nfrom course_lib.positions import rope_cos_sin",
+    library=("course_lib.positions:rope", "course_lib.positions:rotate"),
 )

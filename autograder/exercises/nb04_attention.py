@@ -86,6 +86,6 @@ EXERCISE = Exercise(
     right_answers=RIGHT,
     reread="Reread notebook 04, section 4.",
     imports="import math\n\nimport numpy as np\nimport torch",
-    library=("course_lib.bits:block_attention", "course_lib.attention.tiled:attend_tiled"),
+    library=("course_lib.lessons.nb04_bits:block_attention", "course_lib.attention.tiled:attend_tiled"),
     driver=on_fickle_tensors,
 )

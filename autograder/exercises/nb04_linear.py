@@ -230,7 +230,7 @@ def tiled_linear(x, w, start, tile=16):
 """,
     """\
 def tiled_linear(x, w, start, tile=16):
-    from course_lib.invariant import exact
+    from course_lib.arithmetic import exact
     product = exact.matmul(np.asarray(x.float()), np.asarray(w.float()))  # no sum rounds, so no order matters
     return torch.from_numpy(product).to(x.dtype)
 """,
@@ -251,6 +251,10 @@ EXERCISE = Exercise(
     right_answers=RIGHT,
     reread="Reread notebook 04, section 3.",
     imports="import numpy as np\nimport torch",
-    library=("course_lib.bits:tiled_linear", "course_lib.invariant.tile:matmul", "course_lib.invariant.tile:by_tiles"),
+    library=(
+        "course_lib.lessons.nb04_bits:tiled_linear",
+        "course_lib.arithmetic.tile:matmul",
+        "course_lib.arithmetic.tile:by_tiles",
+    ),
     driver=on_fickle_tensors,
 )

@@ -297,6 +297,6 @@ EXERCISE = Exercise(
     right_answers=RIGHT,
     reread="Reread notebook 04, section 2.",
     imports="import numpy as np\nimport torch",
-    library=("course_lib.bits:bit_report",),
+    library=("course_lib.lessons.nb04_bits:bit_report",),
     driver=on_tensors,
 )

@@ -248,6 +248,6 @@ EXERCISE = Exercise(
     right_answers=RIGHT,
     reread="Reread notebook 05, section 4.",
     imports=IMPORTS,
-    library=("course_lib.lesson_budget:commit",),
+    library=("course_lib.lessons.nb05_budget:commit",),
     driver=drive,
 )

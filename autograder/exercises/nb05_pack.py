@@ -218,6 +218,6 @@ EXERCISE = Exercise(
     reread="Reread notebook 05, section 5.",
     imports="import numpy as np\nfrom collections.abc import Mapping, Sequence\n"
     "from course_lib.schedule.request import Chunk",
-    library=("course_lib.lesson_budget:pack_ragged",),
+    library=("course_lib.lessons.nb05_budget:pack_ragged",),
     driver=drive,
 )

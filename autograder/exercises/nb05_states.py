@@ -10,10 +10,10 @@ import numpy as np
 from autograder.compare import broke, no_array, printed_note
 from autograder.exercise import Call, Outcome, Raised, Verdict
 from autograder.packing import pack, unpack
-from course_lib.lesson_budget import State
+from course_lib.lessons.nb05_budget import State
 from course_lib.schedule.request import Chunk, Request
 
-IMPORTS = "import numpy as np\nfrom collections.abc import Mapping\nfrom course_lib.lesson_budget import State"
+IMPORTS = "import numpy as np\nfrom collections.abc import Mapping\nfrom course_lib.lessons.nb05_budget import State"
 
 
 class Row(NamedTuple):

@@ -179,5 +179,5 @@ EXERCISE = Exercise(
     right_answers=RIGHT,
     reread="Reread notebook 06, section 2.",
     imports="import numpy as np\nfrom collections.abc import Sequence",
-    library=("course_lib.lesson_tradeoff:itl", "course_lib.cost.linear:percentile"),
+    library=("course_lib.lessons.nb06_tradeoff:itl", "course_lib.cost.linear:percentile"),
 )

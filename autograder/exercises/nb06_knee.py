@@ -175,7 +175,7 @@ EXERCISE = Exercise(
     reread="Reread notebook 06, section 4.",
     imports=IMPORTS,
     library=(
-        "course_lib.lesson_tradeoff:pick_chunk",
+        "course_lib.lessons.nb06_tradeoff:pick_chunk",
         "course_lib.cost.linear:knee_chunk",
         "course_lib.cost.one_prompt:knee",
     ),

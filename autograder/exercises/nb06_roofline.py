@@ -8,7 +8,7 @@ import numpy as np
 
 from autograder.compare import first_trouble, same_floats
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
-from course_lib.lesson_tradeoff import Hardware
+from course_lib.lessons.nb06_tradeoff import Hardware
 
 NEAR_US = 2.0  # whoever rounds each part to whole microseconds is right as well
 H100_8B = [15_009_316_864, 13_958_643_712, 131_072, 2_680_000, 692_300_000]  # Hardware.of("h100", "8b"), as it travels
@@ -197,7 +197,7 @@ EXERCISE = Exercise(
     wrong_answers=WRONG,
     right_answers=RIGHT,
     reread="Reread notebook 06, section 5.",
-    imports="import numpy as np\nfrom course_lib.lesson_tradeoff import Hardware",
-    library=("course_lib.lesson_tradeoff:roofline",),
+    imports="import numpy as np\nfrom course_lib.lessons.nb06_tradeoff import Hardware",
+    library=("course_lib.lessons.nb06_tradeoff:roofline",),
     driver=with_hardware,
 )

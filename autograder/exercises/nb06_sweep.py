@@ -208,7 +208,7 @@ EXERCISE = Exercise(
     reread="Reread notebook 06, section 3.",
     imports=IMPORTS,
     library=(
-        "course_lib.lesson_tradeoff:sweep",
+        "course_lib.lessons.nb06_tradeoff:sweep",
         "course_lib.cost.linear:sweep",
         "course_lib.cost.linear:chunked",
         "course_lib.cost.one_prompt:sweep_point",

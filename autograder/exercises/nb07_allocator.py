@@ -155,6 +155,6 @@ EXERCISE = Exercise(
     wrong_answers=WRONG,
     right_answers=RIGHT,
     reread="Reread notebook 07, section 4.",
-    library=("course_lib.lesson_prefix:Allocator", "course_lib.cache.allocator:BlockAllocator"),
+    library=("course_lib.lessons.nb07_prefix_cache:Allocator", "course_lib.cache.allocator:BlockAllocator"),
     driver=drive,
 )

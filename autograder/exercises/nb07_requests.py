@@ -198,6 +198,6 @@ EXERCISE = Exercise(
     wrong_answers=WRONG,
     right_answers=RIGHT,
     reread="Reread notebook 07, section 5.",
-    library=("course_lib.lesson_prefix:RequestCache",),
+    library=("course_lib.lessons.nb07_prefix_cache:RequestCache",),
     driver=drive,
 )

@@ -12,7 +12,7 @@ from autograder.exercises.nb07_shared import Told, flat, judge_told, parsed
 from autograder.exercises.nb07_tree_answers import RIGHT, WRONG
 
 MATCH, INSERT = range(2)
-IMPORTS = "import numpy as np\nfrom course_lib.lesson_prefix import Node, common, pages_of"
+IMPORTS = "import numpy as np\nfrom course_lib.lessons.nb07_prefix_cache import Node, common, pages_of"
 
 
 def drive(make, block_size: int, operations: list[int], shape: int) -> list[int]:
@@ -149,6 +149,6 @@ EXERCISE = Exercise(
     right_answers=RIGHT,
     reread="Reread notebook 07, section 6.",
     imports=IMPORTS,
-    library=("course_lib.lesson_prefix:RadixTree", "course_lib.cache.radix:RadixTree"),
+    library=("course_lib.lessons.nb07_prefix_cache:RadixTree", "course_lib.cache.radix:RadixTree"),
     driver=drive,
 )

@@ -143,5 +143,5 @@ EXERCISE = Exercise(
     wrong_answers=WRONG,
     right_answers=RIGHT,
     reread="Reread notebook 08, section 2.",
-    library=("course_lib.lesson_both:admit",),
+    library=("course_lib.lessons.nb08_both:admit",),
 )

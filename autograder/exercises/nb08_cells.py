@@ -208,6 +208,6 @@ EXERCISE = Exercise(
     right_answers=RIGHT,
     reread="Reread notebook 08, section 4.",
     imports=IMPORTS,
-    library=("course_lib.lesson_both:two_by_two",),
+    library=("course_lib.lessons.nb08_both:two_by_two",),
     driver=drive,
 )

@@ -200,6 +200,6 @@ EXERCISE = Exercise(
     right_answers=RIGHT,
     reread="Reread notebook 08, section 3.",
     imports=IMPORTS,
-    library=("course_lib.lesson_both:next_chunk",),
+    library=("course_lib.lessons.nb08_both:next_chunk",),
     driver=drive,
 )

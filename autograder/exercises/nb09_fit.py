@@ -180,5 +180,5 @@ EXERCISE = Exercise(
     wrong_answers=WRONG,
     right_answers=RIGHT,
     reread="Reread notebook 09, section 2.",
-    library=("course_lib.lesson_device:fit_linear",),
+    library=("course_lib.lessons.nb09_device:fit_linear",),
 )

@@ -10,8 +10,8 @@ import numpy as np
 from autograder.compare import first_trouble
 from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Verdict
 from autograder.exercises.nb09_policies import RIGHT, WRONG
-from course_lib import capstone
-from course_lib.schedule.limits import expect_plan
+from course_lib.lessons import nb09_capstone as capstone
+from course_lib.schedule.refusals import expect_plan
 from course_lib.schedule.request import Chunk, Request
 
 MOST_STEPS = 400  # right policies need 60 to 250
@@ -293,6 +293,6 @@ EXERCISE = Exercise(
     right_answers=RIGHT,
     reread="Reread notebook 09, section 7.",
     imports="import numpy as np\nfrom course_lib.schedule.request import Chunk, Request",
-    library=("course_lib.capstone:my_policy",),
+    library=("course_lib.lessons.nb09_capstone:my_policy",),
     driver=drive,
 )

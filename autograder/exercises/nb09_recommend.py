@@ -176,6 +176,6 @@ EXERCISE = Exercise(
     right_answers=RIGHT,
     reread="Reread notebook 09, section 3.",
     imports="import numpy as np\nfrom course_lib.cost.work import work_of",
-    library=("course_lib.lesson_device:recommend",),
+    library=("course_lib.lessons.nb09_device:recommend",),
     driver=drive,
 )

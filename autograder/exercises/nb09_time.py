@@ -201,6 +201,6 @@ EXERCISE = Exercise(
     wrong_answers=WRONG,
     right_answers=RIGHT,
     reread="Reread notebook 09, section 1.",
-    library=("course_lib.lesson_device:time_step",),
+    library=("course_lib.lessons.nb09_device:time_step",),
     driver=drive,
 )

@@ -2,9 +2,9 @@
 
 import math
 
-from course_lib.arrays import like, namespace
-from course_lib.invariant import exact
-from course_lib.masks import chunk_attention_mask
+from course_lib.arithmetic import exact
+from course_lib.arithmetic.arrays import like, namespace
+from course_lib.attention.mask import chunk_attention_mask
 
 ROWS = 32  # query rows per pass: bounds the memory at ROWS x keys; the bits do not depend on it
 

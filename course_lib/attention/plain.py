@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from course_lib.arrays import cast, like, namespace
-from course_lib.masks import chunk_attention_mask
+from course_lib.arithmetic.arrays import cast, like, namespace
+from course_lib.attention.mask import chunk_attention_mask
 
 
 def attend_plain(q, k, v, start: int, mask=None):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from course_lib.invariant import exact
+from course_lib.arithmetic import exact
 
 
 def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from course_lib.arrays import cast, empty, like, namespace, zeros
-from course_lib.invariant.tile import TILE
+from course_lib.arithmetic.arrays import cast, empty, like, namespace, zeros
+from course_lib.arithmetic.tile import TILE
 
 KEYS = 512  # keys per block, a multiple of T; part of the contract like T
 

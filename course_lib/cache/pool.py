@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from course_lib.arrays import like
+from course_lib.arithmetic.arrays import like
 
 
 class KVPool:

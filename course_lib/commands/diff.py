@@ -5,8 +5,8 @@ from pathlib import Path
 
 from course_lib.cli import Parser, UserError
 from course_lib.commands.saved import SavedRun, load
-from course_lib.faults import FAULTS, Scenario, replay
-from course_lib.kv_diff import explain, first_divergence
+from course_lib.diagnosis.faults import FAULTS, Scenario, replay
+from course_lib.diagnosis.kv_diff import explain, first_divergence
 from course_lib.weights import load_model, seeded_model
 
 

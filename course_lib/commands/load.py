@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from course_lib.cli import Parser, UserError, not_negative, positive
-from course_lib.serve.load import FEW, Run, ask_model, run_load
-from course_lib.serve.load_address import hidden, server_at
-from course_lib.serve.load_picture import write_png
-from course_lib.serve.load_prompts import FIRST_ID, bodies, freeze_jobs, trace_jobs
-from course_lib.serve.load_report import summary, text
-from course_lib.serve.sse import plain
-from course_lib.trace_file import read_trace
+from course_lib.load.address import hidden, server_at
+from course_lib.load.arrivals_csv import read_trace
+from course_lib.load.picture import write_png
+from course_lib.load.prompts import FIRST_ID, bodies, freeze_jobs, trace_jobs
+from course_lib.load.report import summary, text
+from course_lib.load.run import FEW, Run, ask_model, run_load
+from course_lib.load.sse import plain
 
 INTERRUPTED = 128 + 2
 VOCAB = 128  # ids below it are in every vocabulary: the course's smallest has 128

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from course_lib.arithmetic.exact import MAX_KEYS
 from course_lib.cli import Parser, UserError, not_negative, positive
 from course_lib.commands import saved
-from course_lib.faults import FAULTS, Scenario
-from course_lib.invariant.exact import MAX_KEYS
-from course_lib.kv_diff import Divergence, first_divergence
+from course_lib.diagnosis.faults import FAULTS, Scenario
+from course_lib.diagnosis.kv_diff import Divergence, first_divergence
+from course_lib.positions import MAX_ANGLE
 from course_lib.prefill import KVSnapshot, cut, one_pass, ragged, token_ids
-from course_lib.rope import MAX_ANGLE
 from course_lib.weights import load_model, seeded_model
 
 

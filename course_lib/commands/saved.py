@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from course_lib.cli import UserError
-from course_lib.faults import Scenario
+from course_lib.diagnosis.faults import Scenario
 from course_lib.prefill import KVSnapshot
-from course_lib.safetensors_file import Tensor, read
-from course_lib.safetensors_file import write as write_file
+from course_lib.weights.safetensors_file import Tensor, read
+from course_lib.weights.safetensors_file import write as write_file
 
 _CODES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 MAX_BLOCK_SIZE = 2**16  # slots: a pool of larger blocks would fill the memory for nothing

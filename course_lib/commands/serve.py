@@ -9,10 +9,9 @@ from pathlib import Path
 
 from course_lib.cli import Parser, UserError, not_negative, positive
 from course_lib.engine import Engine
-from course_lib.ledger import ledger_model
-from course_lib.schedule.limits import why_never
 from course_lib.schedule.policies import plan_whole_prompt
 from course_lib.schedule.profiles import PROFILES
+from course_lib.schedule.refusals import why_never
 from course_lib.schedule.request import Request
 from course_lib.serve.app import Service, make_app
 from course_lib.serve.completions import Limits
@@ -20,6 +19,7 @@ from course_lib.serve.engine_loop import EngineLoop
 from course_lib.serve.listen import bind, make_server, url
 from course_lib.serve.texts import ByteTexts, LedgerTexts
 from course_lib.weights import SEEDED, load_model, seeded_model
+from course_lib.weights.ledger import ledger_model
 
 # Tokens in a step, smaller than vLLM's 2,048 and more, which are for GPUs. Measured with the model "tiny" on two CPU
 # cores (2026-11-30), four streams and a prompt of 3,000: the worst gap was 70 ms, and 700 ms without chunking.

@@ -9,7 +9,7 @@ from course_lib.cost.linear import Timeline
 from course_lib.cost.metrics import Report
 from course_lib.cost.one_prompt import Setting, run
 from course_lib.cost.presets import preset_named
-from course_lib.trace import StepRecord
+from course_lib.schedule.step_record import StepRecord
 
 CHUNK = Setting.chunk
 BUDGET, WHOLE = 2_048, 32_768  # tokens in a workload's step; unchunked, the longest prompt must fit into one

@@ -11,8 +11,8 @@ from course_lib.cost.one_prompt import Setting
 from course_lib.cost.presets import PRESETS
 from course_lib.cost.simulator import ServerConfig, simulate
 from course_lib.cost.workload import Arrival, Lengths, Poisson, scaled
+from course_lib.load.arrivals_csv import read_trace
 from course_lib.schedule.profiles import PROFILES
-from course_lib.trace_file import read_trace
 
 MOST_CHUNKS = 2_000_000  # of one prompt's timeline, decodes included: a minute, and half a GB of records
 ONE_PROMPT = {"prompt": Setting.prompt, "users": Setting.users, "hit": Setting.hit, "context": Setting.context}

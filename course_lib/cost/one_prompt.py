@@ -8,7 +8,7 @@ from course_lib.cost.metrics import Report
 from course_lib.cost.simulator import Instance, ServerConfig, SimRequest
 from course_lib.cost.work import StepCost, StepWork, pairs
 from course_lib.cost.workload import Arrival
-from course_lib.trace import StepRecord
+from course_lib.schedule.step_record import StepRecord
 
 MOST_CHUNK = 1 << 24  # tokens; longer prompts are not simulated
 MODES = {  # how the prompt is served: the profile that does it

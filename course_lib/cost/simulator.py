@@ -20,7 +20,7 @@ from course_lib.schedule.fast_forward import decode_many, decode_only_steps
 from course_lib.schedule.profiles import profile_named
 from course_lib.schedule.request import Request
 from course_lib.schedule.scheduler import Scheduler
-from course_lib.trace import StepRecord
+from course_lib.schedule.step_record import StepRecord
 
 Watch = Callable[[int, StepRecord], None]  # called with a step's begin, in us, and its record
 

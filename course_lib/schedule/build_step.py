@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from course_lib.schedule.limits import expect_plan, room_for
+from course_lib.schedule.refusals import expect_plan, room_for
 from course_lib.schedule.request import Chunk, Request
 
 

@@ -8,8 +8,8 @@ from course_lib.cache.manager import CacheManager
 from course_lib.cache.prefix import PrefixCache
 from course_lib.cache.radix_manager import RadixManager
 from course_lib.schedule import policies
-from course_lib.schedule.limits import expect_prefix_cache
 from course_lib.schedule.plan import plan_step
+from course_lib.schedule.refusals import expect_prefix_cache
 
 
 @dataclass(frozen=True, kw_only=True)

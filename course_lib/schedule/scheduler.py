@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 from course_lib.cache.manager import CacheManager
 from course_lib.schedule.build_step import Step, StepBuilder
-from course_lib.schedule.limits import expect_knobs, why_never
 from course_lib.schedule.policies import plan_whole_prompt
 from course_lib.schedule.profiles import Profile
+from course_lib.schedule.refusals import expect_knobs, why_never
 from course_lib.schedule.request import Chunk, Request
-from course_lib.trace import StepRecord
+from course_lib.schedule.step_record import StepRecord
 
 
 class Scheduler:

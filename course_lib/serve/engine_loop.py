@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import IO
 
 from course_lib.engine import Engine
+from course_lib.schedule.step_record import StepRecord
 from course_lib.serve.tickets import Event, Status, Ticket
-from course_lib.trace import StepRecord
 
 log = logging.getLogger(__name__)
 

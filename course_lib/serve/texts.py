@@ -7,7 +7,7 @@ token ids, and asks for `return_token_ids`.
 from collections.abc import Sequence
 from typing import Protocol
 
-from course_lib.ledger import VOCABULARY
+from course_lib.weights.ledger import VOCABULARY
 
 
 class Texts(Protocol):

@@ -1,7 +1,7 @@
 """A prompt behind a hit, to move: its steps one by one, and what chunking and caching bring, alone and together."""
 
 from course_lib.cost.linear import PRESETS
-from course_lib.lesson_both import admit, two_by_two
+from course_lib.lessons.nb08_both import admit, two_by_two
 from course_lib.widgets.explorer import Choice, Explorer, Slider, explore
 
 PROMPT = 7_000

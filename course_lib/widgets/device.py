@@ -2,7 +2,7 @@
 
 from course_lib.cost.presets import PRESETS
 from course_lib.cost.work import work_of
-from course_lib.lesson_device import recommend
+from course_lib.lessons.nb09_device import recommend
 from course_lib.widgets.explorer import Choice, Explorer, Slider, explore
 
 COSTS = ("reference-attention", "8b-h100", "8b-a100", "8b-l4")

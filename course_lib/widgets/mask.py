@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from course_lib.masks import chunk_attention_mask
+from course_lib.attention.mask import chunk_attention_mask
 from course_lib.widgets.explorer import Choice, Explorer, Slider, explore
 
 MOST_NEW, MOST_CACHED = 8, 12

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cache
 
-from course_lib.lesson_prefix import Allocator, PrefixCache, RequestCache
+from course_lib.lessons.nb07_prefix_cache import Allocator, PrefixCache, RequestCache
 from course_lib.widgets.explorer import Choice, Explorer, Slider, explore
 
 BLOCK = 4  # tokens in a block

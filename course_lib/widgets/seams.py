@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from course_lib.rope import rope_cos_sin
+from course_lib.positions import rope_cos_sin
 from course_lib.widgets.explorer import Choice, Explorer, Slider, explore
 
 TOKENS, HEAD_DIM = 96, 16

@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 
-from course_lib.bits import bit_report, block_attention, tiled_linear
+from course_lib.lessons.nb04_bits import bit_report, block_attention, tiled_linear
 from course_lib.widgets.explorer import Choice, Explorer, explore
 
 TOKENS, WIDTH = 160, 64

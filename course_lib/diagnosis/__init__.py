@@ -1,0 +1,1 @@
+"""What differs between two KV caches, and which mistake does that."""

@@ -1,0 +1,1 @@
+"""What a learner moves: the environment, the doctor, progress and quiz."""

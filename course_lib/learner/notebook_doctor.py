@@ -1,0 +1,164 @@
+"""What ails a learner's notebook, in plain words, and a repair that loses nothing."""
+
+import copy
+import re
+import uuid
+from collections import Counter
+
+from course_lib.learner.notebook_file import Finding, Released, label, notes, source
+
+SCHEMA = 3  # nbgrader's format of its notes; it refuses newer ones, and older ones until they are upgraded
+CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # nbformat 4.5
+
+
+def examine(notebook: dict, released: Released) -> tuple[list[Finding], dict]:
+    """What is wrong with `notebook`, and a repaired copy; the notebook itself is not changed.
+
+    No source text is dropped. A cell that must not run (an untouched copy beside the answer) becomes a raw cell.
+    """
+    repaired, findings = copy.deepcopy(notebook), []
+    cells = repaired["cells"]
+    _damaged_notes(cells, released, findings)
+    _copied_cells(cells, released, findings)
+    _lost_notes(cells, released, findings)
+    _cell_ids(repaired, released, findings)
+    widgets = repaired["metadata"].get("widgets")
+    if isinstance(widgets, dict) and not all(isinstance(w, dict) and "state" in w for w in widgets.values()):
+        what = "its widget notes lack their state (Colab saves them so), and nbconvert stops there"
+        findings.append(Finding(what, "removed them; running the cells makes new ones"))
+        del repaired["metadata"]["widgets"]
+    return findings, repaired
+
+
+def _damaged_notes(cells: list[dict], released: Released, findings: list[Finding]) -> None:
+    """nbgrader's notes that name no cell, are of a wild version, or lack a field."""
+    for cell in cells:
+        if "nbgrader" not in cell["metadata"]:
+            continue
+        have = notes(cell)
+        if not have:
+            findings.append(Finding(f"{label(cell)} has empty nbgrader notes", "removed them"))
+            del cell["metadata"]["nbgrader"]
+            continue
+        original = notes(released.cells.get(have["grade_id"], {}))
+        right = {name: original.get(name, bool(have.get(name))) for name in ("grade", "solution", "locked", "task")}
+        right["schema_version"] = SCHEMA
+        if right["grade"] and type(have.get("points")) not in (int, float) and "points" in original:
+            right["points"] = original["points"]
+        wrong = [f"{k} {have.get(k)!r}" for k, v in right.items() if type(have.get(k)) is not type(v) or have[k] != v]
+        if wrong:
+            what = f"{label(cell)} has nbgrader notes that nbgrader cannot use ({', '.join(wrong)})"
+            findings.append(Finding(what, "corrected them"))
+            have.update(right)
+
+
+def _copied_cells(cells: list[dict], released: Released, findings: list[Finding]) -> None:
+    """Cells that carry one grade id: copies, since JupyterLab copies nbgrader's notes along."""
+    counts = Counter(notes(cell)["grade_id"] for cell in cells if notes(cell))
+    for grade_id in (g for g, n in counts.items() if n > 1):
+        copies = [cell for cell in cells if notes(cell).get("grade_id") == grade_id]
+        finding = Finding(f"the cell {grade_id} is there {len(copies)} times", "kept one as nbgrader's")
+        if notes(copies[0]).get("solution"):
+            keep = _choose_answer(cells, copies, released, grade_id, finding)
+        else:
+            keep = next((cell for cell in copies if is_untouched(cell, released, grade_id)), copies[0])
+        for cell in copies:
+            if cell is not keep:
+                for name in ("nbgrader", "deletable", "editable"):
+                    cell["metadata"].pop(name, None)
+        findings.append(finding)
+
+
+def _choose_answer(cells: list[dict], copies: list[dict], released: Released, name: str, finding: Finding) -> dict:
+    """Which copy of a solution cell is the answer: untouched stubs aside, the one that runs last before its check.
+
+    That is the one that counts when the notebook runs from top to bottom, so the repair changes no result.
+    """
+    place = {id(cell): i for i, cell in enumerate(cells)}
+    call = re.compile(rf"\bcheck\.{re.escape(name)}\(")
+    check = next((i for i, cell in enumerate(cells) if call.search(source(cell))), len(cells))
+    answers = [cell for cell in copies if not is_untouched(cell, released, name)]
+    above = [cell for cell in answers if place[id(cell)] < check]
+    keep = above[-1] if above else (answers or copies)[0]
+    if len({source(cell).strip() for cell in answers}) > 1:
+        finding.what += f", with {len(answers)} different answers"
+        finding.repair += (
+            ". That is the one that runs last before the check, and so the one that counts; the others stay as "
+            "ordinary cells. If you meant another one, move it down to just above the check"
+        )
+    for cell in copies if answers else []:
+        if cell not in answers:
+            # It would run too, and put the unanswered function in the place of the answer.
+            cell["cell_type"] = "raw"
+            cell.pop("outputs", None)
+            cell.pop("execution_count", None)
+            finding.repair += "; an untouched copy became a raw cell, which does not run"
+    return keep
+
+
+def _lost_notes(cells: list[dict], released: Released, findings: list[Finding]) -> None:
+    """Cells that nbgrader knew when the notebook was handed out, and finds no longer."""
+    present = {notes(cell)["grade_id"] for cell in cells if notes(cell)}
+    for grade_id in (g for g in released.grade_ids if g not in present):
+        original = released.cells.get(grade_id)
+        looks = re.compile(_looks_like(grade_id), re.MULTILINE)
+        found = [c for c in cells if not notes(c) and c["cell_type"] == "code" and looks.search(source(c))]
+        if original is None:
+            where = f"{label(found[-1])} has lost it" if found else "no such cell is left"
+            todo = "The notebook as handed out is not here to restore it from: paste your answers into a fresh copy"
+            findings.append(Finding(f"nbgrader's note {grade_id}: {where}. {todo}"))
+        elif found:
+            finding = Finding(f"{label(found[0])} has lost nbgrader's notes ({grade_id})", "restored them")
+            keep = found[0] if "__" in grade_id else _choose_answer(cells, found, released, grade_id, finding)
+            keep["metadata"].update(copy.deepcopy(original["metadata"]))
+            findings.append(finding)
+        else:
+            findings.append(Finding(f"the cell {grade_id} is gone", "put it back as it was handed out"))
+            cells.insert(_place(cells, original, released), copy.deepcopy(original))
+
+
+def _looks_like(grade_id: str) -> str:
+    """Pattern of the source of a cell with this grade id: NAME for the solution, NAME__GROUP for a check."""
+    name, is_check, group = grade_id.partition("__")
+    if not is_check:
+        return rf"^def {re.escape(name)}\("
+    return rf"^check\.{re.escape(name)}\(" + ("" if group == "check" else rf".*['\"]{re.escape(group)}['\"]")
+
+
+def _place(cells: list[dict], original: dict, released: Released) -> int:
+    """Where a lost cell goes: behind the nearest cell that stood before it and is still there, or else at the end."""
+    at = {cell.get("id"): i for i, cell in enumerate(cells)}
+    before = released.order[: released.order.index(original["id"])]
+    return next((at[name] + 1 for name in reversed(before) if name in at), len(cells))
+
+
+def _cell_ids(notebook: dict, released: Released, findings: list[Finding]) -> None:
+    """Missing, malformed and repeated cell ids; of several, the graded cell keeps it, or else the first."""
+    version = [notebook.get("nbformat"), notebook.get("nbformat_minor")]
+    if not all(type(number) is int for number in version):
+        findings.append(Finding(f"its format number is {version[0]!r}.{version[1]!r}", "made it 4.5"))
+        notebook["nbformat"], notebook["nbformat_minor"] = version = [4, 5]
+    if version < [4, 5]:
+        return  # such a notebook needs no cell ids
+    owners: dict[str, dict] = {}
+    graded = {cell["id"]: grade_id for grade_id, cell in released.cells.items()}
+    for cell in notebook["cells"]:
+        name = cell.get("id")
+        if isinstance(name, str) and CELL_ID.fullmatch(name):
+            if name not in owners or notes(cell).get("grade_id", "") == graded.get(name):
+                owners[name] = cell
+    rightful = {id(cell) for cell in owners.values()}
+    for cell in notebook["cells"]:
+        if id(cell) not in rightful:
+            name = cell.get("id")
+            shared = isinstance(name, str) and name in owners
+            what = f"shares its cell id {name!r} with another" if shared else "has no usable cell id"
+            findings.append(Finding(f"{label(cell)} {what}", "gave it a new id"))
+            cell["id"] = uuid.uuid4().hex[:8]
+
+
+def is_untouched(cell: dict, released: Released, grade_id: str) -> bool:
+    """Is this still what was handed out? Without the released notebook: does it still raise the reminder?"""
+    if grade_id in released.cells:
+        return source(cell).strip() == source(released.cells[grade_id]).strip()
+    return bool(re.search(r"^\s*raise NotImplementedError\(", source(cell), re.MULTILINE))

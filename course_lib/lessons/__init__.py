@@ -1,0 +1,1 @@
+"""What the notebooks build, one module for each notebook that needs one."""

@@ -1,0 +1,206 @@
+"""One request to an OpenAI-compatible server, measured: when it was sent, and when each piece of the answer came."""
+
+import asyncio
+import email.utils
+import json
+import re
+import time
+from dataclasses import dataclass, field
+
+from course_lib.cli import UserError
+from course_lib.load.address import Server, hidden
+from course_lib.load.http import exchange
+from course_lib.load.prompts import Job
+from course_lib.load.sse import DONE, EventParser, RequestFailed, error_message, plain, read_piece
+
+MOST_RETRIES = 3
+MAX_ERROR = 1 << 16  # bytes kept of an answer that is no stream
+MAX_LIST = 1 << 24  # bytes of a list of models
+
+
+@dataclass
+class Record:
+    """What happened to one job. Times are of time.perf_counter_ns.
+
+    sent_ns       start of each try; the connection is made after it, so that setting it up is in the TTFT
+    connected_ns  when each try had its connection
+    event_ns      arrival of each event with a piece of the answer that is not empty
+    state         "waiting", then "done", "failed" (see error), "stopped" by us when all was seen, or "interrupted"
+    usage         (prompt tokens, completion tokens) as the server counted them, or None
+    """
+
+    job: Job
+    sent_ns: list[int] = field(default_factory=list)
+    connected_ns: list[int] = field(default_factory=list)
+    status: list[int] = field(default_factory=list)
+    event_ns: list[int] = field(default_factory=list)
+    end_ns: int = 0
+    state: str = "waiting"
+    error: str = ""
+    finish: str = ""
+    usage: tuple[int, int] | None = None
+    note: str = ""
+
+
+class Answer:
+    """Receives the answer to one try and keeps the record. See load_http.Receiver.
+
+    What counts against the timeout is pieces of the answer: a server that only keeps the connection alive runs out.
+    """
+
+    def __init__(self, record: Record, sent_ns: int, key: str = "") -> None:
+        self.heard_ns = sent_ns
+        self._key = key  # is taken out of whatever the server says, before it is cut short
+        self.status, self.headers = 0, {}
+        self._record = record
+        self._events = EventParser()
+        self._done = self._any_event = False
+        self._text = b""  # the body, as long as it is no stream
+        self._most_events = 16 * record.job.max_tokens + 1_000
+
+    def connected(self, at_ns: int) -> None:
+        self._record.connected_ns.append(at_ns)
+
+    def head(self, status: int, headers: dict[str, str]) -> None:
+        self.status, self.headers = status, headers
+        self._record.status.append(status)
+
+    def body(self, data: bytes, at_ns: int) -> bool:
+        record = self._record
+        if not self._any_event and len(self._text) < MAX_ERROR:
+            self._text += data
+        if not 200 <= self.status < 300:
+            return False
+        for event in self._events.feed(data):
+            self._any_event = True
+            if self._key and self._key in event.data:
+                event = event._replace(data=hidden(event.data, self._key))
+            piece = read_piece(event)
+            if piece.content:
+                record.event_ns.append(at_ns)
+                self.heard_ns = at_ns
+            record.finish = piece.finish or record.finish
+            record.usage = piece.usage or record.usage
+            if piece.done:
+                self._done = True
+                return True
+        if len(record.event_ns) > self._most_events:
+            raise RequestFailed(f"the server streams on after {len(record.event_ns):,} events, past max_tokens")
+        return False
+
+    def retry_after(self, tries: int) -> float | None:
+        """Seconds to wait before the next try; None if there is to be none. RFC 9110: a number, or a date."""
+        asked = self.headers.get("retry-after")
+        if tries > MOST_RETRIES or not (self.status == 429 or (self.status == 503 and asked)):
+            return None
+        if asked and re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", asked):
+            return float(asked)
+        try:
+            return max(0.0, email.utils.parsedate_to_datetime(asked).timestamp() - time.time())
+        except (TypeError, ValueError, OverflowError):  # none, or no date
+            return 2.0 ** (tries - 1)
+
+    def finish(self) -> None:
+        """RequestFailed unless the answer is whole and not empty."""
+        text = hidden(self._text.decode("utf-8", "replace"), self._key)
+        if 300 <= self.status < 400:
+            to = plain(hidden(self.headers.get("location", "?"), self._key).partition("?")[0], 120)
+            raise RequestFailed(f"HTTP {self.status}: redirected to {to}: give that address instead")
+        if not 200 <= self.status < 300:
+            raise RequestFailed(f"HTTP {self.status}: {error_message(text)}")
+        rest = self._events.rest().strip()
+        if not self._done and not rest.endswith(DONE):
+            if not self._any_event:
+                raise RequestFailed(_no_stream(self.status, self.headers, text))
+            if not self._record.finish:
+                where = "in the middle of an event" if rest else "without a finish reason or [DONE]"
+                raise RequestFailed(f"the stream ended before the answer did, {where}")
+            self._record.note = "ended without [DONE]"
+        if not self._record.event_ns:
+            raise RequestFailed(f"the answer is empty (finish reason: {self._record.finish or 'none'})")
+
+
+def _no_stream(status: int, headers: dict[str, str], text: str) -> str:
+    kind = plain(headers.get("content-type", "no content type"), 40)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict) and found.get("error"):
+        return f"HTTP {status}, but an error: {error_message(text)}"
+    if isinstance(found, dict) and "choices" in found:
+        return f"answered in one piece ({kind}): the server does not stream"
+    return f"not a stream of events ({kind}): {plain(text, 60) or 'nothing in it'}"
+
+
+async def ask(server: Server, record: Record, body: bytes, timeout_s: float) -> None:
+    """Send one request and keep its record. Raises nothing but a cancellation.
+
+    timeout_s   how long to wait for each piece of the answer, the first one too
+    A server that is too busy (429, or 503 with Retry-After) is asked again, up to MOST_RETRIES times.
+    """
+    request = server.request("POST", server.path, body)
+    answer = None
+    try:
+        while True:
+            sent_ns = time.perf_counter_ns()
+            record.sent_ns.append(sent_ns)
+            answer = Answer(record, sent_ns, server.api_key)
+            await exchange(server.host, server.port, server.tls, request, answer, timeout_s)
+            wait_s = answer.retry_after(len(record.sent_ns))
+            if wait_s is None:
+                break
+            if wait_s > timeout_s:
+                raise RequestFailed(f"HTTP {answer.status}: busy for another {wait_s:.0f} s, longer than --timeout")
+            await asyncio.sleep(wait_s)
+        answer.finish()
+        record.state = "done"
+    except RequestFailed as error:
+        status = f"HTTP {answer.status}, then " if answer and answer.status >= 300 else ""
+        why = str(error) if str(error).startswith("HTTP ") else f"{status}{error}"
+        record.state, record.error = "failed", why
+    except asyncio.CancelledError:
+        record.state = "interrupted" if record.state == "waiting" else record.state
+        raise
+    finally:
+        record.end_ns = time.perf_counter_ns()
+
+
+class _Whole:
+    """Receives an answer that is wanted whole."""
+
+    def __init__(self) -> None:
+        self.heard_ns = time.perf_counter_ns()
+        self.status, self.text = 0, b""
+
+    def connected(self, at_ns: int) -> None:
+        self.heard_ns = at_ns
+
+    def head(self, status: int, headers: dict[str, str]) -> None:
+        self.status = status
+
+    def body(self, data: bytes, at_ns: int) -> bool:
+        self.heard_ns = at_ns
+        self.text += data
+        return len(self.text) > MAX_LIST
+
+
+async def first_model(server: Server, timeout_s: float) -> str:
+    """The id of the first model that the server lists. UserError if it lists none."""
+    answer = _Whole()
+    try:
+        request = server.request("GET", server.models_path)
+        await exchange(server.host, server.port, server.tls, request, answer, timeout_s)
+        if not 200 <= answer.status < 300:
+            text = hidden(answer.text.decode("utf-8", "replace"), server.api_key)
+            raise RequestFailed(f"HTTP {answer.status}: {error_message(text)}")
+        found = json.loads(answer.text)["data"][0]["id"]
+        if isinstance(found, str) and found:
+            return found
+        why = "the answer lists no model"
+    except RequestFailed as error:
+        why = str(error)
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+        why = "the answer lists no model"
+    where = server.shown.removesuffix("/completions").removesuffix("/chat")
+    raise UserError(f"{where}/models should list the server's models: {why}. Check the address, or give --model NAME.")
