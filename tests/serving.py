@@ -17,7 +17,7 @@ import openai
 
 from course_lib.engine import Engine
 from course_lib.serve.app import Service, make_app
-from course_lib.serve.completions import Limits
+from course_lib.serve.protocol import Limits
 from course_lib.serve.engine_loop import EngineLoop
 from course_lib.serve.listen import bind, make_server, url
 from course_lib.serve.texts import ByteTexts
@@ -26,7 +26,7 @@ from course_lib.weights import seeded_model
 ROOT = Path(__file__).parents[1]
 
 
-class Server:
+class RunningServer:
     """What a test needs of a running server."""
 
     def __init__(self, address: str, service: Service, uvicorn_server, thread: threading.Thread):
@@ -62,7 +62,7 @@ class Server:
 
 @contextmanager
 def running(engine: Engine, *, texts=None, model: str = "tiny", client_timeout: float = 30, trace=None, **limits):
-    """A Server around `engine`; at the end it is stopped, and its engine has no block lent."""
+    """A RunningServer around `engine`; at the end it is stopped, and its engine has no block lent."""
     longest = min(engine.model.max_tokens, engine.pool.block_size * (engine.pool.num_blocks - 1))
     given = {"max_body": 2**16, "max_model_len": longest, "max_tokens": longest, "max_requests": 64} | limits
     texts = texts or ByteTexts(engine.model.config.vocab_size)
@@ -79,7 +79,7 @@ def running(engine: Engine, *, texts=None, model: str = "tiny", client_timeout: 
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     assert ready.wait(60), "the server does not start"
-    running_server = Server(url(listening), service, server, thread)
+    running_server = RunningServer(url(listening), service, server, thread)
     try:
         yield running_server
     finally:

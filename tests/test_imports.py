@@ -206,7 +206,7 @@ def test_the_engine_and_the_demo_need_numpy_alone():
     script = "import importlib\n" + "".join(f"importlib.import_module({name!r})\n" for name in names)
     absent = (
         "torch", "safetensors", "matplotlib", "ipywidgets", "transformers", "nbgrader", "jupytext", "pytest",
-        "starlette", "uvicorn", "httpx", "openai",
+        "starlette", "uvicorn", "httptools", "httpx", "openai",
     )  # fmt: skip
     done = run(BLOCK.format(absent=absent) + script)
     assert done.returncode == 0, done.stderr

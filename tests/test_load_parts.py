@@ -8,9 +8,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from course_lib.cli import UserError
-from course_lib.load.address import server_at
+from course_lib.load.address import endpoint_at
 from course_lib.load.arrivals_csv import TraceRow
-from course_lib.load.client import Answer, Record
+from course_lib.load.client import Record, StreamReceiver
 from course_lib.load.http import ResponseParser
 from course_lib.load.measure import (
     Stream,
@@ -28,7 +28,7 @@ from course_lib.load.picture import BINS, timeline
 from course_lib.load.prompts import MOST_TOKENS, Job, bodies, freeze_jobs, trace_jobs
 from course_lib.load.report import summary, text
 from course_lib.load.run import Run
-from course_lib.load.sse import MAX_EVENT, Event, EventParser, Piece, RequestFailed, error_message, plain, read_piece
+from course_lib.load.sse import MAX_EVENT, SseEvent, EventParser, Piece, RequestFailed, error_message, plain, read_piece
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -61,7 +61,7 @@ def streams_of_events(draw):
         fields += draw(st.lists(st.sampled_from([": keep-alive", ":", "id: 7", "retry: 10", "nonsense"]), max_size=2))
         out += [field + draw(line_end) for field in fields]
         out.append(draw(line_end))
-        events.append(Event(name, "\n".join(lines)))
+        events.append(SseEvent(name, "\n".join(lines)))
     out.append(draw(st.sampled_from(["", "data: never ended", ": bye\n\n\n"])))
     return "".join(out).encode(), events
 
@@ -83,7 +83,7 @@ def test_bytes_that_are_no_stream_at_all_are_cut_without_a_difference_too(data, 
 
 def test_an_event_that_no_blank_line_ended_is_not_one_and_can_be_looked_at():
     parser = EventParser()
-    assert parser.feed(b"data: a\n\ndata: [DO") == [Event("", "a")]
+    assert parser.feed(b"data: a\n\ndata: [DO") == [SseEvent("", "a")]
     assert parser.feed(b"NE]") == [] and parser.rest() == "data: [DONE]"
 
 
@@ -122,22 +122,22 @@ def test_an_event_without_end_is_refused_and_keep_alives_without_end_are_not():
     ],
 )
 def test_what_an_event_says(chunk, piece):
-    assert read_piece(Event("", json.dumps(chunk))) == piece
+    assert read_piece(SseEvent("", json.dumps(chunk))) == piece
 
 
 def test_the_end_is_an_event_of_its_own():
-    assert read_piece(Event("", "[DONE]")) == read_piece(Event("", " [DONE] ")) == Piece(done=True)
+    assert read_piece(SseEvent("", "[DONE]")) == read_piece(SseEvent("", " [DONE] ")) == Piece(done=True)
 
 
 @pytest.mark.parametrize(
     ("event", "why"),
     [
-        (Event("", "{'no': json}"), "not a JSON object"),
-        (Event("", "5"), "not a JSON object"),
-        (Event("", "[" * 100_000), "not a JSON object"),
-        (Event("", '{"error": {"message": "out of memory"}}'), "says in the stream: out of memory"),
-        (Event("error", "Internal\nerror"), "says in the stream: Internal error"),
-        (Event("error", '{"detail": "gone"}'), "says in the stream: gone"),
+        (SseEvent("", "{'no': json}"), "not a JSON object"),
+        (SseEvent("", "5"), "not a JSON object"),
+        (SseEvent("", "[" * 100_000), "not a JSON object"),
+        (SseEvent("", '{"error": {"message": "out of memory"}}'), "says in the stream: out of memory"),
+        (SseEvent("error", "Internal\nerror"), "says in the stream: Internal error"),
+        (SseEvent("error", '{"detail": "gone"}'), "says in the stream: gone"),
     ],
 )
 def test_an_event_that_is_an_error_or_no_event_ends_the_request(event, why):
@@ -257,7 +257,7 @@ def test_no_bytes_break_the_parser_in_another_way(data, cuts):
 
 
 def test_only_pieces_of_the_answer_count_against_the_timeout():
-    answer = Answer(Record(Job("j", "user", 1, 9)), 5)
+    answer = StreamReceiver(Record(Job("j", "user", 1, 9)), 5)
     answer.connected(6)
     answer.head(200, {})
     heard = []
@@ -280,17 +280,17 @@ def test_only_pieces_of_the_answer_count_against_the_timeout():
     "url", ["http://h:81", "http://h:81/", "http://h:81/v1", "http://h:81/v1/", "http://h:81/v1{}/completions"]
 )
 def test_every_form_of_the_address_names_the_same_server(url, chat):
-    server = server_at(url.format("/chat" if chat else ""), chat=chat)
+    server = endpoint_at(url.format("/chat" if chat else ""), chat=chat)
     assert (server.host, server.port, server.tls) == ("h", 81, None)
     assert server.path == ("/v1/chat/completions" if chat else "/v1/completions")
     assert server.models_path == "/v1/models"
 
 
 def test_a_longer_path_and_a_query_are_kept_and_the_query_is_not_shown():
-    server = server_at("https://h/api/v1?key=secret", chat=False)
+    server = endpoint_at("https://h/api/v1?key=secret", chat=False)
     assert (server.port, server.path) == (443, "/api/v1/completions?key=secret")
     assert server.shown == "https://h/api/v1/completions" and server.models_path == "/api/v1/models?key=secret"
-    assert server_at("https://h/v2/x/completions", chat=False).models_path == "/v2/x/models"
+    assert endpoint_at("https://h/v2/x/completions", chat=False).models_path == "/v2/x/models"
 
 
 @pytest.mark.parametrize(
@@ -302,18 +302,18 @@ def test_a_longer_path_and_a_query_are_kept_and_the_query_is_not_shown():
 )  # fmt: skip
 def test_what_is_no_address_is_refused(url):
     with pytest.raises(UserError) as refused:
-        server_at(url, chat=False)
+        endpoint_at(url, chat=False)
     assert "pw" not in str(refused.value)
 
 
 def test_a_request_is_one_that_any_http_server_reads():
-    request = server_at("http://[::1]:8000", chat=False, api_key="k1").request("POST", "/p", b"{}")
+    request = endpoint_at("http://[::1]:8000", chat=False, api_key="k1").request("POST", "/p", b"{}")
     head, body = request.split(b"\r\n\r\n")
     assert body == b"{}" and head.startswith(b"POST /p HTTP/1.1\r\nHost: [::1]:8000\r\n")
     assert b"\r\nAuthorization: Bearer k1" in head and b"\r\nContent-Length: 2" in head
-    assert b"\r\nHost: h\r\n" in server_at("http://h", chat=False).request("GET", "/")
+    assert b"\r\nHost: h\r\n" in endpoint_at("http://h", chat=False).request("GET", "/")
     with pytest.raises(UserError, match="API key"):
-        server_at("http://h", chat=False, api_key="k\r\nX: y")
+        endpoint_at("http://h", chat=False, api_key="k\r\nX: y")
 
 
 # --- prompts

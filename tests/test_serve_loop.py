@@ -33,8 +33,7 @@ from serving import (
 
 from course_lib.__main__ import main
 from course_lib.schedule.step_record import StepRecord
-from course_lib.serve.engine_loop import EngineLoop
-from course_lib.serve.tickets import Ticket
+from course_lib.serve.engine_loop import EngineLoop, Ticket
 
 # --- an engine in trouble
 

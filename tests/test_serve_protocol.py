@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib.serve.answers import DONE, Answer, Usage, models
-from course_lib.serve.completions import Limits, Refusal, parse
+from course_lib.serve.protocol import DONE, CompletionWriter, Limits, Refusal, Usage, models, parse
 from course_lib.serve.texts import ByteTexts, LedgerTexts
 from course_lib.weights import ledger
 
@@ -214,8 +213,8 @@ def test_the_ledgers_texts_are_its_own_words_there_and_back():
 # --- answers
 
 
-def answer(fields: dict, texts=TEXTS) -> Answer:
-    return Answer(wanted(PROMPT | fields, texts=texts), texts, id="cmpl-1", created=7, model='t"i')
+def answer(fields: dict, texts=TEXTS) -> CompletionWriter:
+    return CompletionWriter(wanted(PROMPT | fields, texts=texts), texts, id="cmpl-1", created=7, model='t"i')
 
 
 def object_of(event: bytes) -> dict:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from course_lib.cli import Parser, UserError, not_negative, positive
-from course_lib.load.address import hidden, server_at
+from course_lib.load.address import endpoint_at, hidden
 from course_lib.load.arrivals_csv import read_trace
+from course_lib.load.http import httptools_module
 from course_lib.load.picture import write_png
 from course_lib.load.prompts import FIRST_ID, bodies, freeze_jobs, trace_jobs
 from course_lib.load.report import summary, text
@@ -74,16 +75,16 @@ def _load(args) -> int:
     jobs = _jobs(args)
     extra = _extra(args)
     _refuse_what_cannot_be(args)
-    server = server_at(args.url, chat=args.chat, api_key=args.api_key or os.environ.get("OPENAI_API_KEY", ""))
-    model = args.model or ask_model(server, args.timeout)
+    endpoint = endpoint_at(args.url, chat=args.chat, api_key=args.api_key or os.environ.get("OPENAI_API_KEY", ""))
+    model = args.model or ask_model(endpoint, args.timeout)
     vocab = (args.vocab or VOCAB) if args.token_ids else None
     sent = bodies(jobs, model=model, chat=args.chat, vocab=vocab, seed=args.seed, extra=extra)
-    run = run_load(server, jobs, sent, args.timeout, _say)
+    run = run_load(endpoint, jobs, sent, args.timeout, _say)
     if not any(record.event_ns for record in run.records):
         return _nothing(run)
     about = {
-        "url": server.shown,
-        "model": hidden(model, server.api_key),
+        "url": endpoint.shown,
+        "model": hidden(model, endpoint.api_key),
         "scenario": {
             "csv": str(args.csv) if args.csv else None,
             "requests": len(jobs),
@@ -100,7 +101,7 @@ def _load(args) -> int:
     if args.json and args.json != "-":  # after the answer is out, so that a full disk does not cost it
         Path(args.json).write_text(json.dumps(found, allow_nan=False) + "\n", encoding="utf-8")
     if args.png:
-        write_png(args.png, run.streams(), f"measured at {server.shown}")
+        write_png(args.png, run.streams(), f"measured at {endpoint.shown}")
     return INTERRUPTED if run.interrupted else 1 if failed else 0
 
 
@@ -139,6 +140,7 @@ def _extra(args) -> dict:
 
 def _refuse_what_cannot_be(args) -> None:
     """UserError before anything is sent."""
+    httptools_module()
     if args.chat and args.token_ids:
         raise UserError("--token-ids is for plain completions: chat messages are text. Leave out --chat.")
     if args.vocab and not args.token_ids:

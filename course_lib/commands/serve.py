@@ -14,9 +14,9 @@ from course_lib.schedule.profiles import PROFILES
 from course_lib.schedule.refusals import why_never
 from course_lib.schedule.request import Request
 from course_lib.serve.app import Service, make_app
-from course_lib.serve.completions import Limits
 from course_lib.serve.engine_loop import EngineLoop
 from course_lib.serve.listen import bind, make_server, url
+from course_lib.serve.protocol import Limits
 from course_lib.serve.texts import ByteTexts, LedgerTexts
 from course_lib.weights import SEEDED, load_model, seeded_model
 from course_lib.weights.ledger import ledger_model
@@ -44,7 +44,7 @@ def parser() -> Parser:
     p.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
 
     engine = p.add_argument_group("the engine")
-    engine.add_argument("--profile", choices=PROFILES, default="course", help="whose rules (default course)")
+    engine.add_argument("--profile", choices=PROFILES, default="course", help="which server's rules (default course)")
     engine.add_argument("--no-chunking", action="store_true", help="a prompt runs in one step, and others wait")
     engine.add_argument("--no-prefix-caching", action="store_true")
     engine.add_argument(

@@ -13,8 +13,8 @@ EXAMPLE = "wanted an address such as http://127.0.0.1:8000"
 
 
 @dataclass(frozen=True)
-class Server:
-    """Where to ask, directly: no proxy of the environment is used.
+class Endpoint:
+    """Where completions are asked for, directly: no proxy of the environment is used.
 
     shown     the address without its query, which may hold a key
     api_key   sent with each request; "" for none. Nothing shows or saves it.
@@ -37,7 +37,7 @@ class Server:
             f"Host: {name}" + ("" if self.port == default else f":{self.port}"),
             "User-Agent: course_lib-load",
             "Accept: text/event-stream, application/json",
-            "Accept-Encoding: identity",  # what is compressed waits in somebody's buffer
+            "Accept-Encoding: identity",  # a compressor holds events back until it has enough of them
             "Connection: close",
         ]
         if body:
@@ -52,8 +52,8 @@ def hidden(text: str, key: str) -> str:
     return text.replace(key, "[key]") if key else text
 
 
-def server_at(url: str, *, chat: bool, api_key: str = "") -> Server:
-    """The server that `url` names: with or without /v1, or the whole path of the completions. UserError if none."""
+def endpoint_at(url: str, *, chat: bool, api_key: str = "") -> Endpoint:
+    """The endpoint that `url` names: with or without /v1, or the whole path of the completions. UserError if none."""
     if not url or not NO_BLANKS.fullmatch(url):
         raise UserError(f"URL {plain(url, 80)!r} is empty or has a character that no URL has; {EXAMPLE}.")
     try:
@@ -72,7 +72,7 @@ def server_at(url: str, *, chat: bool, api_key: str = "") -> Server:
     path = f"{root}{'/chat' if chat else ''}/completions"
     shown = f"{parts.scheme}://{parts.netloc}{path}"
     tls = ssl.create_default_context() if parts.scheme == "https" else None
-    return Server(shown, parts.hostname, port, tls, path + query, f"{root}/models{query}", api_key)
+    return Endpoint(shown, parts.hostname, port, tls, path + query, f"{root}/models{query}", api_key)
 
 
 def _root(path: str, chat: bool) -> str:

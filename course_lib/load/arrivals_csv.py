@@ -1,4 +1,4 @@
-"""Arrival traces: who asks when, with how long a prompt and how long an answer. One CSV format, strictly read.
+"""Arrival traces: when each request arrives, how long its prompt and its answer are. One CSV format, strictly read.
 
     arrival_s,prompt_tokens,output_tokens,prefix_id
     0.0,8192,4,

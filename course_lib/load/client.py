@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from course_lib.cli import UserError
-from course_lib.load.address import Server, hidden
+from course_lib.load.address import Endpoint, hidden
 from course_lib.load.http import exchange
 from course_lib.load.prompts import Job
 from course_lib.load.sse import DONE, EventParser, RequestFailed, error_message, plain, read_piece
@@ -42,15 +42,15 @@ class Record:
     note: str = ""
 
 
-class Answer:
-    """Receives the answer to one try and keeps the record. See load_http.Receiver.
+class StreamReceiver:
+    """Receives the answer to one try and keeps the record. See http.Receiver.
 
-    What counts against the timeout is pieces of the answer: a server that only keeps the connection alive runs out.
+    The timeout counts from the last piece of the answer; a comment that keeps the connection alive is none.
     """
 
     def __init__(self, record: Record, sent_ns: int, key: str = "") -> None:
         self.heard_ns = sent_ns
-        self._key = key  # is taken out of whatever the server says, before it is cut short
+        self._key = key  # is taken out of all that the server says, before that is cut short
         self.status, self.headers = 0, {}
         self._record = record
         self._events = EventParser()
@@ -133,20 +133,20 @@ def _no_stream(status: int, headers: dict[str, str], text: str) -> str:
     return f"not a stream of events ({kind}): {plain(text, 60) or 'nothing in it'}"
 
 
-async def ask(server: Server, record: Record, body: bytes, timeout_s: float) -> None:
+async def ask(endpoint: Endpoint, record: Record, body: bytes, timeout_s: float) -> None:
     """Send one request and keep its record. Raises nothing but a cancellation.
 
     timeout_s   how long to wait for each piece of the answer, the first one too
     A server that is too busy (429, or 503 with Retry-After) is asked again, up to MOST_RETRIES times.
     """
-    request = server.request("POST", server.path, body)
+    request = endpoint.request("POST", endpoint.path, body)
     answer = None
     try:
         while True:
             sent_ns = time.perf_counter_ns()
             record.sent_ns.append(sent_ns)
-            answer = Answer(record, sent_ns, server.api_key)
-            await exchange(server.host, server.port, server.tls, request, answer, timeout_s)
+            answer = StreamReceiver(record, sent_ns, endpoint.api_key)
+            await exchange(endpoint, request, answer, timeout_s)
             wait_s = answer.retry_after(len(record.sent_ns))
             if wait_s is None:
                 break
@@ -166,7 +166,7 @@ async def ask(server: Server, record: Record, body: bytes, timeout_s: float) -> 
         record.end_ns = time.perf_counter_ns()
 
 
-class _Whole:
+class _WholeReceiver:
     """Receives an answer that is wanted whole."""
 
     def __init__(self) -> None:
@@ -185,14 +185,13 @@ class _Whole:
         return len(self.text) > MAX_LIST
 
 
-async def first_model(server: Server, timeout_s: float) -> str:
+async def first_model(endpoint: Endpoint, timeout_s: float) -> str:
     """The id of the first model that the server lists. UserError if it lists none."""
-    answer = _Whole()
+    answer = _WholeReceiver()
     try:
-        request = server.request("GET", server.models_path)
-        await exchange(server.host, server.port, server.tls, request, answer, timeout_s)
+        await exchange(endpoint, endpoint.request("GET", endpoint.models_path), answer, timeout_s)
         if not 200 <= answer.status < 300:
-            text = hidden(answer.text.decode("utf-8", "replace"), server.api_key)
+            text = hidden(answer.text.decode("utf-8", "replace"), endpoint.api_key)
             raise RequestFailed(f"HTTP {answer.status}: {error_message(text)}")
         found = json.loads(answer.text)["data"][0]["id"]
         if isinstance(found, str) and found:
@@ -202,5 +201,5 @@ async def first_model(server: Server, timeout_s: float) -> str:
         why = str(error)
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         why = "the answer lists no model"
-    where = server.shown.removesuffix("/completions").removesuffix("/chat")
+    where = endpoint.shown.removesuffix("/completions").removesuffix("/chat")
     raise UserError(f"{where}/models should list the server's models: {why}. Check the address, or give --model NAME.")

@@ -1,4 +1,4 @@
-"""What event times say about those who wait: TTFT, gaps, stalls. Pure; whole microseconds from the start of the run."""
+"""TTFT, gaps and stalls from the times of events. Pure; whole microseconds from the start of the run."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -121,9 +121,9 @@ def spread(values: Sequence[int]) -> dict[str, int | None]:
 
 
 def came_at_once(stream: Stream) -> bool:
-    """Whether somebody between the model and us held the answer back: three events or more, one right after another.
+    """Whether the answer was held back between the model and us: three events or more, one right after another.
 
-    No two of them are a millisecond apart, and all of them together took a twentieth of the wait for the first.
+    No two neighbours are a millisecond apart, and from first to last they took at most a twentieth of the TTFT.
     """
     gaps = stream.gap_us
     return len(gaps) > 1 and max(gaps) < 1_000 and 20 * sum(gaps) <= (stream.ttft_us or 0)

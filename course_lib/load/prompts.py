@@ -1,4 +1,4 @@
-"""What a load generator sends: requests, and prompts whose contents no prefix cache has seen unless it is meant to."""
+"""What is sent: requests, with prompts that share no prefix unless they are meant to."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""What a run showed, as one dict (which is the JSON) and as text. Every time in it is measured, by the client."""
+"""What a run showed, as one dict (which is the JSON) and as text. Every time in it was measured by this client."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ MOST_ROWS = 24  # requests that the text lists
 
 
 def summary(run: Run, about: dict) -> dict:
-    """All that was measured; times in whole microseconds from the start of the run. `about`: what was asked of whom.
+    """All that was measured; times in whole microseconds from the start of the run. `about`: what was asked, and where.
 
-    itl_us     gaps between events of one stream: all; those during a prefill that is watched; the others
-    prefills   the long prompt's, or in a trace everybody's: when a request waits for its first event
+    itl_us     gaps between events of one stream: all; during a prefill; otherwise
+    prefill    a wait for the first event: the long prompt's, or in a trace that of any request
     """
     streams = run.streams()
     spans = prefills(streams)
@@ -100,7 +100,7 @@ def notes(run: Run, streams: Sequence[Stream], *, words: bool) -> list[str]:
     held = sum(map(came_at_once, streams))
     if held:
         found.append(
-            f"{held} of {len(streams)} answers came all at once: somebody on the way holds the stream back (a proxy "
+            f"{held} of {len(streams)} answers came all at once: something on the way holds the stream back (a proxy "
             "that buffers?), or the server does not stream. Their gaps mean nothing."
         )
     together, gaps = bunched(streams)
@@ -175,12 +175,12 @@ def text(found: dict, streams: Sequence[Stream], *, ascii_only: bool) -> str:
     out.append(f"{len(found['requests'])} requests: {states}{unsent}; HTTP {codes}")
     out += [f"FAILED {count} x: {error}" for error, count in found["failures"].items()]
     long = next((r for r in found["requests"] if r["role"] == "prompt"), None)
-    whose = "while the prompt waits for its first event" if long else "while another request waits for its first"
+    when = "while the prompt waits for its first event" if long else "while another request waits for its first"
     head = f"\n{'ms, measured':44}{'count':>7}{'p50':>9}{'p90':>9}{'p99':>9}{'max':>9}"
     table = [
-        ("TTFT of those who stream", found["ttft_us"]),
+        ("TTFT of the users", found["ttft_us"]),
         ("gaps between events (ITL)", found["itl_us"]["all"]),
-        (f"  {whose}", found["itl_us"]["during_prefill"]),
+        (f"  {when}", found["itl_us"]["during_prefill"]),
         ("  otherwise", found["itl_us"]["otherwise"]),
     ]
     out += [head, *(f"{name:44}{row['count']:7,}{''.join(_cells(row))}" for name, row in table)]
@@ -199,7 +199,7 @@ def text(found: dict, streams: Sequence[Stream], *, ascii_only: bool) -> str:
 
 def _stall(stall: dict) -> str:
     names = stall["waiting_for_first_event"]
-    why = f"{', '.join(names)} waited for a first event" if names else "nobody waited for a first event"
+    why = f"{', '.join(names)} waited for a first event" if names else "no request waited for a first event"
     least = "" if stall["whole"] else "at least "
     others = f" ({stall['streams_waiting']} streams at once)" if stall["streams_waiting"] > 1 else ""
     at = f"from {stall['start_us'] / 1e6:.3f} s on"

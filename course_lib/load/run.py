@@ -1,4 +1,4 @@
-"""Sends a workload to a server and keeps what comes: users who stream while a long prompt arrives, or a trace."""
+"""Sends requests to a server and records the answers: users who stream while a long prompt arrives, or a trace."""
 
 import asyncio
 import gc
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from course_lib.load.address import Server
+from course_lib.load.address import Endpoint
 from course_lib.load.client import Record, ask, first_model
 from course_lib.load.measure import Stream
 from course_lib.load.prompts import Job
@@ -20,7 +20,7 @@ TICK_S = 0.005
 class Run:
     """What was sent and what came.
 
-    late_ns      the longest that this process was late for its own timer: no shorter gap is to be trusted
+    late_ns      the longest that this process was late for a timer: shorter gaps may be its own
     late_at_ns   when that was
     """
 
@@ -52,15 +52,19 @@ class Run:
         )
 
 
-def ask_model(server: Server, timeout_s: float) -> str:
+def ask_model(endpoint: Endpoint, timeout_s: float) -> str:
     """The first model that the server lists. UserError if it lists none."""
-    return asyncio.run(first_model(server, timeout_s))
+    return asyncio.run(first_model(endpoint, timeout_s))
 
 
 def run_load(
-    server: Server, jobs: list[Job], sent: list[bytes], timeout_s: float, say: Callable[[str], None] = lambda _: None
+    endpoint: Endpoint,
+    jobs: list[Job],
+    sent: list[bytes],
+    timeout_s: float,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Run:
-    """Send every job's body and wait until all is seen. Ctrl-C ends it early; what has come so far is kept.
+    """Send the body of every job and wait for the answers. Ctrl-C ends it early; what has come so far is kept.
 
     If a job has the role "prompt" it is sent once all others stream, and they are stopped FEW events after its answer.
     Otherwise each job is sent when it arrives, whether or not those before it are answered.
@@ -68,8 +72,8 @@ def run_load(
     run = Run([Record(job) for job in jobs])
     freeze = any(job.role == "prompt" for job in jobs)
     try:
-        with _collector_out_of_the_way():
-            asyncio.run(_main(run, _freeze if freeze else _replay, server, sent, timeout_s, say))
+        with _quiet_collector():
+            asyncio.run(_main(run, _freeze if freeze else _replay, endpoint, sent, timeout_s, say))
     except KeyboardInterrupt:
         run.interrupted = True
     finally:
@@ -77,14 +81,14 @@ def run_load(
     return run
 
 
-async def _main(run: Run, scenario, server: Server, sent: list[bytes], timeout_s: float, say) -> None:
+async def _main(run: Run, scenario, endpoint: Endpoint, sent: list[bytes], timeout_s: float, say) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: run.trouble.append(str(context.get("message"))))
     watch = asyncio.create_task(_watch(run))
     tasks: list[asyncio.Task] = []
 
     def start(i: int) -> asyncio.Task:
-        tasks.append(asyncio.create_task(ask(server, run.records[i], sent[i], timeout_s)))
+        tasks.append(asyncio.create_task(ask(endpoint, run.records[i], sent[i], timeout_s)))
         return tasks[-1]
 
     run.began_ns = time.perf_counter_ns()
@@ -131,7 +135,7 @@ async def _until(true: Callable[[], bool]) -> None:
 
 
 async def _watch(run: Run) -> None:
-    """How late this process is: it asks to be woken every TICK_S."""
+    """Record how late this process wakes from a sleep of TICK_S."""
     while True:
         before = time.perf_counter_ns()
         await asyncio.sleep(TICK_S)
@@ -142,8 +146,8 @@ async def _watch(run: Run) -> None:
 
 
 @contextmanager
-def _collector_out_of_the_way():
-    """What is in memory already is not searched for garbage while we measure: that would take milliseconds."""
+def _quiet_collector():
+    """Keep the garbage collector from searching what is in memory already: that takes milliseconds."""
     gc.collect()
     gc.freeze()
     try:

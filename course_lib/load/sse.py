@@ -18,7 +18,7 @@ class RequestFailed(Exception):
     """Why one request gave no (whole) answer, in one line."""
 
 
-class Event(NamedTuple):
+class SseEvent(NamedTuple):
     name: str
     data: str
 
@@ -34,12 +34,12 @@ class EventParser:
         self._after_cr = False  # the last line ended with CR: an LF that follows belongs to it
         self._first = True
 
-    def feed(self, data: bytes) -> list[Event]:
+    def feed(self, data: bytes) -> list[SseEvent]:
         """The events that `data` completes, in order. RequestFailed if one is longer than MAX_EVENT bytes."""
         if self._after_cr and data:
             self._after_cr = False
             data = data.removeprefix(b"\n")
-        events: list[Event] = []
+        events: list[SseEvent] = []
         *lines, rest = LINE_END.split(data)
         for line in lines:
             if self._line:
@@ -59,14 +59,14 @@ class EventParser:
         """What has come of an event that no blank line has ended; "" if nothing has."""
         return (b"\n".join(self._data) + b"".join(self._line)).decode("utf-8", "replace")
 
-    def _read(self, line: bytes, events: list[Event]) -> None:
+    def _read(self, line: bytes, events: list[SseEvent]) -> None:
         if self._first:
             self._first = False
             line = line.removeprefix(b"\xef\xbb\xbf")
         if not line:
             if self._data:
                 data = b"\n".join(self._data).decode("utf-8", "replace")
-                events.append(Event(self._name.decode("utf-8", "replace"), data))
+                events.append(SseEvent(self._name.decode("utf-8", "replace"), data))
             self._data, self._name = [], b""
             return
         field, _, value = line.partition(b":")
@@ -91,7 +91,7 @@ class Piece(NamedTuple):
     done: bool = False
 
 
-def read_piece(event: Event) -> Piece:
+def read_piece(event: SseEvent) -> Piece:
     """What an event of /v1/completions or /v1/chat/completions says. RequestFailed: an error, or no such event.
 
     Reasoning comes as delta.reasoning_content (vLLM up to 0.9, DeepSeek) or delta.reasoning (newer vLLM).

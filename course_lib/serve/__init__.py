@@ -1,1 +1,1 @@
-"""The engine behind a streaming endpoint, and a load generator for any OpenAI-compatible one."""
+"""The engine behind a streaming HTTP endpoint that OpenAI's clients can use."""

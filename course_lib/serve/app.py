@@ -1,7 +1,7 @@
-"""The HTTP side, in ASGI: POST /v1/completions, GET /v1/models, GET /health.
+"""HTTP, in ASGI: POST /v1/completions, GET /v1/models, GET /health.
 
-A request that has been accepted is answered to its end, or is aborted when its client goes. Once a stream has begun,
-trouble is told in an event, since the status is out.
+A request that has been accepted is answered to its end, or aborted when its client goes. Once a stream has begun, the
+status is out, so an error is told in an event.
 """
 
 import asyncio
@@ -12,11 +12,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from course_lib.cli import UserError
-from course_lib.serve.answers import DONE, Answer, Usage, models
-from course_lib.serve.completions import Limits, Refusal, Wanted, parse
-from course_lib.serve.engine_loop import EngineLoop
+from course_lib.serve.engine_loop import EngineLoop, Ticket, TokenEvent
+from course_lib.serve.protocol import DONE, CompletionWriter, Limits, Refusal, Usage, Wanted, models, parse
 from course_lib.serve.texts import Texts
-from course_lib.serve.tickets import Event, Ticket
 
 log = logging.getLogger(__name__)
 JSON = [(b"content-type", b"application/json")]
@@ -37,9 +35,9 @@ class Service:
     model: str
     started: float = field(default_factory=time.time)
 
-    def new_answer(self, wanted: Wanted) -> Answer:
+    def writer(self, wanted: Wanted) -> CompletionWriter:
         name = f"cmpl-{secrets.token_hex(12)}"
-        return Answer(wanted, self.texts, id=name, created=int(time.time()), model=self.model)
+        return CompletionWriter(wanted, self.texts, id=name, created=int(time.time()), model=self.model)
 
     def expect_room(self, prompts: int = 1) -> None:
         """Refusal when the engine is gone, or has no room for that many prompts more."""
@@ -76,7 +74,7 @@ class Service:
 
 
 class Completions:
-    """POST /v1/completions, without a framework's detours: every token passes here."""
+    """POST /v1/completions, in plain ASGI because every token passes here."""
 
     def __init__(self, service: Service):
         self._service = service
@@ -98,7 +96,7 @@ class Completions:
         watch = asyncio.create_task(_watch(receive, events))
         try:
             answer = _stream if wanted.stream else _whole
-            await answer(send, events, tickets, service.new_answer(wanted))
+            await answer(send, events, tickets, service.writer(wanted))
         finally:
             watch.cancel()
             for ticket in tickets:
@@ -119,7 +117,7 @@ async def _body(scope, receive, most: int) -> bytes | None:
     if kind != b"application/json":  # a page in a browser can send other kinds anywhere, without being asked
         raise Refusal(415, "Send the body as content-type: application/json.")
     too_long = Refusal(413, f"The body is longer than {most} bytes.", code="request_too_large")
-    if int(headers.get(b"content-length", 0)) > most:  # digits: h11 has checked
+    if int(headers.get(b"content-length", 0)) > most:  # h11 has checked that these are digits
         raise too_long
     body, more = bytearray(), True
     while more:
@@ -134,10 +132,10 @@ async def _body(scope, receive, most: int) -> bytes | None:
 
 
 async def _events(events: asyncio.Queue, tickets: list[Ticket]):
-    """Lists of Events as they come, until all tickets have ended; None when the client went."""
+    """Lists of TokenEvents as they come, until all tickets have ended; None when the client went."""
     left = len(tickets)
     while left:
-        batch: list[Event | None] = [await events.get()]
+        batch: list[TokenEvent | None] = [await events.get()]
         while not events.empty():
             batch.append(events.get_nowait())
         if None in batch:
@@ -153,13 +151,13 @@ def _usage(tickets: list[Ticket]) -> Usage:
     )
 
 
-def _failure(event: Event) -> Refusal | None:
+def _failure(event: TokenEvent) -> Refusal | None:
     """What is wrong with a ticket that ended without all its tokens."""
     status = {"error": 500, "unavailable": 503}.get(event.finish_reason)
     return Refusal(status, f"No answer: {event.error}.", code=f"engine_{event.finish_reason}") if status else None
 
 
-async def _stream(send, events: asyncio.Queue, tickets: list[Ticket], answer: Answer) -> None:
+async def _stream(send, events: asyncio.Queue, tickets: list[Ticket], writer: CompletionWriter) -> None:
     """An event for each token. After the failure of one prompt, those of the others still come."""
     await send({"type": "http.response.start", "status": 200, "headers": STREAM})
     failed = False
@@ -169,16 +167,16 @@ async def _stream(send, events: asyncio.Queue, tickets: list[Ticket], answer: An
         out = []
         for event in batch:
             if event.token is not None:
-                out.append(answer.event(event.index, event.token, event.finish_reason))
+                out.append(writer.event(event.index, event.token, event.finish_reason))
             elif failure := _failure(event):
                 out.append(failure.event())
                 failed = True
         await send({"type": "http.response.body", "body": b"".join(out), "more_body": True})
-    last = DONE if failed else answer.last_events(_usage(tickets))
+    last = DONE if failed else writer.last_events(_usage(tickets))
     await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
-async def _whole(send, events: asyncio.Queue, tickets: list[Ticket], answer: Answer) -> None:
+async def _whole(send, events: asyncio.Queue, tickets: list[Ticket], writer: CompletionWriter) -> None:
     reasons = [""] * len(tickets)
     async for batch in _events(events, tickets):
         if batch is None:
@@ -187,7 +185,7 @@ async def _whole(send, events: asyncio.Queue, tickets: list[Ticket], answer: Ans
             if failure := _failure(event):
                 return await _refuse(send, failure)
             reasons[event.index] = event.finish_reason
-    body = answer.whole([t.generated for t in tickets], reasons, _usage(tickets))
+    body = writer.whole([t.generated for t in tickets], reasons, _usage(tickets))
     await send({"type": "http.response.start", "status": 200, "headers": [*JSON, _length(body)]})
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
@@ -204,7 +202,7 @@ async def _refuse(send, refusal: Refusal) -> None:
 
 
 def make_app(service: Service):
-    """The ASGI application. Its lifespan starts the engine's thread, and ends it. UserError without Starlette."""
+    """The ASGI application, which starts the engine's thread and ends it. UserError if Starlette is not installed."""
     try:
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException

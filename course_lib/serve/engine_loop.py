@@ -1,9 +1,9 @@
-"""The engine in a thread of its own: commands come in through a queue, tokens go out to an event loop once a step.
+"""The engine in a thread: commands come in through a queue, tokens go out to an event loop once a step.
 
 Only this thread touches the Engine. When nothing is to be done, it sleeps on its queue.
 
-A step that raises leaves the engine as it was, so the requests that it was computed for are tried again, each alone:
-whose step raises alone too is ended with an error; all others go on with the tokens that they have.
+A step that raises leaves the engine as it was, so the requests in its batch are tried again, each alone. A request
+whose step raises then too ends with an error; all others go on with the tokens that they have.
 """
 
 import asyncio
@@ -13,37 +13,83 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import IO
+from dataclasses import dataclass, field
+from typing import IO, NamedTuple
 
 from course_lib.engine import Engine
+from course_lib.schedule.request import Request
 from course_lib.schedule.step_record import StepRecord
-from course_lib.serve.tickets import Event, Status, Ticket
 
 log = logging.getLogger(__name__)
+
+
+class TokenEvent(NamedTuple):
+    """A token of one ticket, or its end, or both. The last event of a ticket has a `finish_reason`.
+
+    token           None when it ends without one more: it was aborted, or failed
+    finish_reason   "", or one of: length, stop, aborted, error (this request failed), unavailable (the engine ended)
+    error           for people, when it is one of the last two
+    """
+
+    index: int
+    token: int | None = None
+    finish_reason: str = ""
+    error: str = ""
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One prompt on its way through the engine.
+
+    index     its place among the prompts of its HTTP request
+    options   arguments of Engine.add_request; max_tokens is among them
+    events    of TokenEvents: at most max_tokens + 1, which bounds what waits for a client that does not read
+    leaving   its client has gone
+    cached    prompt tokens found in the prefix cache when it was first admitted
+    request   of the engine, while the prompt is in it
+    """
+
+    index: int
+    prompt: Sequence[int]
+    options: dict
+    events: asyncio.Queue
+    leaving: bool = False
+    cached: int | None = None
+    generated: list[int] = field(default_factory=list)
+    request: Request | None = None
+    ended: bool = False
+
+
+class Status(NamedTuple):
+    """After the last step: prompts that run, blocks that are free, and steps so far."""
+
+    running: int
+    free_blocks: int
+    steps: int
 
 
 class EngineLoop:
     """Feeds an Engine from an event loop. `start` it there; `submit` and `abort` are called there, and return at once.
 
-    engine   nobody else may use it from now on
+    engine   nothing else may use it from now on
     trace    a text file for one JSON object a step (StepRecord.as_dict); closed at the end. Request ids count in
-             order of arrival; whoever is taken out after a failed step comes back with a new one
+             order of arrival; a request that is tried again after a failed step has a new one
     """
 
     def __init__(self, engine: Engine, trace: IO[str] | None = None):
         self.engine = engine
-        self.open: set[Ticket] = set()  # submitted, and its last event has not come yet; the event loop's
+        self.open: set[Ticket] = set()  # submitted, and the last event has not come; for the event loop
         self.why_dead = "the engine has not been started"  # "" while it runs
         self.crashed = False
         self._thread: threading.Thread | None = None
         self._trace = trace
         self._commands: queue.SimpleQueue = queue.SimpleQueue()
-        self._closing = threading.Lock()  # so that no command is put where nobody will read it
-        self._tickets: dict[int, Ticket] = {}  # by request id: those in the engine
-        self._suspects: deque[Ticket] = deque()  # after a failed step: to be tried alone
-        self._alone: Ticket | None = None  # who is being tried
-        self._held: list[Ticket] = []  # who waits for the end of that
-        self._out: list[tuple[Ticket, Event]] = []
+        self._closing = threading.Lock()  # so that no command is put into a queue that is read no more
+        self._tickets: dict[int, Ticket] = {}  # in the engine, by request id
+        self._suspects: deque[Ticket] = deque()  # after a failed step, to be tried alone
+        self._alone: Ticket | None = None  # the suspect that is being tried
+        self._held: list[Ticket] = []  # tickets that wait until no suspect is left
+        self._out: list[tuple[Ticket, TokenEvent]] = []
         self._steps = 0
         self._look()
 
@@ -65,13 +111,13 @@ class EngineLoop:
                 self._commands.put(("add", ticket))
 
     def abort(self, ticket: Ticket) -> None:
-        """Its client is gone: end it when the present step ends. Whoever has ended already stays as it is."""
+        """Its client has gone: end it when the present step ends. A ticket that has ended stays as it is."""
         if ticket in self.open and not ticket.leaving:
             ticket.leaving = True
             self._commands.put(("abort", ticket))
 
     def stop(self) -> None:
-        """End everybody when the present step ends, then the thread. Does not wait for it: see `join`."""
+        """End every ticket when the present step ends, then the thread. Does not wait for that: see `join`."""
         self._commands.put(("stop", None))
 
     def join(self) -> None:
@@ -79,7 +125,7 @@ class EngineLoop:
         if self._thread is not None:
             self._thread.join()
 
-    def _deliver(self, events: list[tuple[Ticket, Event]]) -> None:
+    def _deliver(self, events: list[tuple[Ticket, TokenEvent]]) -> None:
         for ticket, event in events:
             if event.finish_reason:
                 self.open.discard(ticket)
@@ -106,8 +152,8 @@ class EngineLoop:
             for ticket in [*self._tickets.values(), *self._suspects, *self._held, *waiting]:
                 try:
                     self._end(ticket, "unavailable", why)
-                except Exception:  # what has died may not even let go of a request
-                    self._out.append((ticket, Event(ticket.index, None, "unavailable", why)))
+                except Exception:  # an engine that has died may be unable to abort
+                    self._out.append((ticket, TokenEvent(ticket.index, None, "unavailable", why)))
             self._flush()
             if self._trace is not None:
                 self._trace.close()
@@ -117,15 +163,15 @@ class EngineLoop:
         return bool(self._tickets or self._suspects or self._held)
 
     def _turn(self) -> bool:
-        """What has been asked for, then a step. False: stop."""
-        go_on = self._obey()
+        """Carry out the commands, then compute a step. False: stop."""
+        go_on = self._take_commands()
         if go_on and self._busy:
             self._advance()
         self._flush()
         return go_on
 
-    def _obey(self) -> bool:
-        """Take the commands that wait; when there is nothing to compute, sleep until one comes. False: stop."""
+    def _take_commands(self) -> bool:
+        """Carry out what is in the queue; when there is nothing to compute, sleep until something is. False: stop."""
         block = not self._busy
         while True:
             try:
@@ -141,10 +187,10 @@ class EngineLoop:
             elif self._suspects or self._alone:
                 self._held.append(ticket)
             else:
-                self._admit(ticket)
+                self._add(ticket)
 
-    def _admit(self, ticket: Ticket) -> None:
-        """Into the engine, with the tokens that it has already: the next one is drawn by its position all the same."""
+    def _add(self, ticket: Ticket) -> None:
+        """Into the engine, with the tokens generated so far: the next one depends on its position, not on the step."""
         left = ticket.options["max_tokens"] - len(ticket.generated)
         try:
             options = {**ticket.options, "max_tokens": left}
@@ -157,7 +203,7 @@ class EngineLoop:
     def _take_out(self, ticket: Ticket) -> None:
         """Out of the engine; its blocks are free."""
         if ticket.request is not None:
-            self.engine.abort(ticket.request)  # whoever is finished stays so
+            self.engine.abort(ticket.request)  # does nothing to a finished one
             self._tickets.pop(ticket.request.id, None)
             ticket.request = None
 
@@ -171,7 +217,7 @@ class EngineLoop:
         if self._alone is ticket:
             self._alone = None
         ticket.ended = True
-        self._out.append((ticket, Event(ticket.index, None, reason, error)))
+        self._out.append((ticket, TokenEvent(ticket.index, None, reason, error)))
 
     def _fail(self, ticket: Ticket, error: Exception) -> None:
         what = f"{type(error).__name__}: {error}"[:300]
@@ -179,10 +225,10 @@ class EngineLoop:
         self._end(ticket, "error", f"the engine failed on this request: {what}")
 
     def _advance(self) -> None:
-        """A step of everybody, or, after a failure, of one who is tried alone."""
+        """Compute a step: of all tickets in the engine, or, after a failure, of one suspect alone."""
         if self._suspects and self._alone is None:
             self._alone = self._suspects.popleft()
-            self._admit(self._alone)
+            self._add(self._alone)
         if self._tickets:
             try:
                 record = self.engine.step()
@@ -198,13 +244,13 @@ class EngineLoop:
         if not self._suspects and self._alone is None:
             held, self._held = self._held, []
             for ticket in held:
-                self._admit(ticket)
+                self._add(ticket)
         self._look()
 
     def _suspect(self, error: Exception) -> None:
-        """A step of several raised. Take all out: those whom the next step would be for are tried alone first."""
+        """A step of several raised. Take all out of the engine; the batch of that step is tried first, one by one."""
         log.warning("a step failed and is tried again, one request at a time", exc_info=error)
-        everybody = list(self._tickets.values())
+        tickets = list(self._tickets.values())
         try:
             planned = self.engine.scheduler.schedule()
             batch = {self._tickets[i] for i in planned.chunks}
@@ -212,12 +258,12 @@ class EngineLoop:
         except Exception:  # not even planning works
             self.engine.scheduler.abandon()
             batch = set()
-        for ticket in everybody:
+        for ticket in tickets:
             self._take_out(ticket)
             (self._suspects if ticket in batch or not batch else self._held).append(ticket)
 
     def _publish(self, record: StepRecord) -> None:
-        """What a step brought, to those whom it concerns."""
+        """Give each ticket what the step brought it."""
         self._steps += 1
         for request_id, cached in record.hits:
             ticket = self._tickets[request_id]
@@ -226,7 +272,7 @@ class EngineLoop:
             ticket = self._tickets[request_id]
             reason = ticket.request.finish_reason
             ticket.generated.append(token)
-            self._out.append((ticket, Event(ticket.index, token, reason)))
+            self._out.append((ticket, TokenEvent(ticket.index, token, reason)))
             if reason:
                 del self._tickets[request_id]
                 ticket.ended = True
@@ -255,5 +301,5 @@ class EngineLoop:
             events, self._out = self._out, []
             try:
                 self._loop.call_soon_threadsafe(self._deliver, events)
-            except RuntimeError:  # the event loop is closed: nobody is left to tell
+            except RuntimeError:  # the event loop is closed, and with it every connection
                 pass

@@ -32,7 +32,7 @@ def make_server(
 
     client_timeout    seconds that a client may take to send a request, and not read what is there for it
     max_connections   clients beyond that are answered 503 by uvicorn, in plain text
-    on_ready, on_stop   called when it accepts connections, and before it waits for those that are left
+    on_ready, on_stop   called when it accepts connections, and before it waits for the clients that are left
 
     UserError when uvicorn is not installed.
     """
@@ -43,7 +43,7 @@ def make_server(
     except ImportError:
         raise UserError('serving needs Starlette and uvicorn: pip install -e ".[serve]"') from None
 
-    class Impatient(H11Protocol):
+    class ImpatientProtocol(H11Protocol):
         """Ends a connection whose client has taken too long."""
 
         sending = reading = None  # timers
@@ -77,7 +77,7 @@ def make_server(
                     timer.cancel()
             super().connection_lost(exc)
 
-    class Server(uvicorn.Server):
+    class NotifyingServer(uvicorn.Server):
         async def startup(self, sockets=None):
             await super().startup(sockets)
             if self.started:
@@ -87,10 +87,10 @@ def make_server(
             on_stop()
             await super().shutdown(sockets)
 
-    return Server(
+    return NotifyingServer(
         uvicorn.Config(
-            app, http=Impatient, ws="none", lifespan="on", log_config=None, log_level="critical", access_log=False,
-            proxy_headers=False, server_header=False, limit_concurrency=max_connections,
+            app, http=ImpatientProtocol, ws="none", lifespan="on", log_config=None, log_level="critical",
+            access_log=False, proxy_headers=False, server_header=False, limit_concurrency=max_connections,
             timeout_keep_alive=client_timeout, timeout_graceful_shutdown=5,
         )
     )  # fmt: skip

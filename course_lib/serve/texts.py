@@ -1,7 +1,7 @@
 """Text for models that have no tokenizer: what a prompt's text means in token ids, and how a token is shown.
 
-The shipped models speak no language, so nothing is pretended: bytes are tokens. Whoever wants exact prompts sends
-token ids, and asks for `return_token_ids`.
+The shipped models speak no language, so bytes are tokens. A client that wants exact prompts sends token ids, and asks
+for `return_token_ids`.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class ByteTexts:
     """Any text is its UTF-8 bytes; with a vocabulary below 256, byte b is token b % vocab_size.
 
     A token is shown as the printable ASCII character with its number, else as its number, such as "<200>": a
-    control character on a terminal does things. So text that was generated is for looking at, not for sending back.
+    control character on a terminal does things. So generated text is for looking at, and not the text of a next prompt.
     """
 
     def __init__(self, vocab_size: int):
