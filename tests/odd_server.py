@@ -1,6 +1,6 @@
 """A server of OpenAI's protocol that is as odd as a test wants: plain sockets, in a thread, on loopback.
 
-A test gives `answer(request, peer)`, a coroutine that writes whatever it likes; GET /v1/models is answered here.
+A test gives `answer(request, peer)`, a coroutine that writes what it likes, or `says(...)` for fixed pieces.
 """
 
 import asyncio
@@ -11,11 +11,14 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+DONE = b"data: [DONE]\n\n"
+
 
 @dataclass
-class Request:
-    number: int  # counts the requests that are not for /v1/models, from 0
-    method: str
+class ReceivedRequest:
+    """What a client sent; `number` counts the requests that are not for /v1/models, from 0."""
+
+    number: int
     path: str
     headers: dict[str, str]
     raw: bytes
@@ -52,48 +55,65 @@ class Peer:
         self._writer.transport.abort()
 
 
-def text_event(text: str, finish: str | None = None, **more) -> bytes:
-    """An event of /v1/completions."""
-    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
-    return event({"object": "text_completion", "choices": [choice], **more})
-
-
-def chat_event(finish: str | None = None, **delta) -> bytes:
-    """An event of /v1/chat/completions."""
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return event({"object": "chat.completion.chunk", "choices": [choice]})
+Answering = Callable[[ReceivedRequest, Peer], Awaitable[None]]
 
 
 def event(chunk: object) -> bytes:
     return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
 
+def text_event(text: str, finish: str | None = None) -> bytes:
+    """An event of /v1/completions."""
+    return event({"choices": [{"index": 0, "text": text, "logprobs": None, "finish_reason": finish}]})
+
+
+def chat_event(finish: str | None = None, **delta) -> bytes:
+    """An event of /v1/chat/completions."""
+    return event({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+
 def usage_event(prompt: int, completion: int) -> bytes:
     return event({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}})
 
 
-DONE = b"data: [DONE]\n\n"
-Answering = Callable[[Request, Peer], Awaitable[None]]
+def says(*pieces: bytes, status: int = 200, head: Sequence[str] = (), kind: str = "text/event-stream") -> Answering:
+    """An answer of these pieces, a millisecond apart, whatever is asked."""
+
+    async def answer(request: ReceivedRequest, peer: Peer) -> None:
+        await peer.head(status, *head, kind=kind)
+        for piece in pieces:
+            await peer.send(piece, 0.001)
+
+    return answer
 
 
-async def well(request: Request, peer: Peer, *, wait_s: float = 0.002) -> None:
-    """As a proper server: a token in each event, then usage and [DONE]."""
-    body = request.body
+def says_json(value: object, status: int = 200, head: Sequence[str] = ()) -> Answering:
+    return says(json.dumps(value).encode(), status=status, head=head, kind="application/json")
+
+
+async def proper(request: ReceivedRequest, peer: Peer) -> None:
+    """A token in each event, then usage and [DONE]."""
+    body, chat = request.body, "messages" in request.body
     await peer.head()
     for i in range(body["max_tokens"]):
-        last = i == body["max_tokens"] - 1
-        make = chat_event(content=f" w{i}", finish="length" if last else None) if "messages" in body else None
-        await peer.send(make or text_event(f" w{i}", "length" if last else None), wait_s)
+        finish = "length" if i == body["max_tokens"] - 1 else None
+        await peer.send(chat_event(finish, content=f" w{i}") if chat else text_event(f" w{i}", finish), 0.002)
     await peer.send(usage_event(len(body.get("prompt", "")), body["max_tokens"]) + DONE)
 
 
 class OddServer:
-    """with OddServer(answer) as server: server.url, server.requests."""
+    """with OddServer(answer) as server: server.url, server.requests, server.paths.
 
-    def __init__(self, answer: Answering, models: Sequence[str] = ("odd",)) -> None:
-        self.requests: list[Request] = []
+    models     ids that GET /v1/models lists, or its whole body
+    greeting   sent to each client in place of any answer
+    """
+
+    def __init__(self, answer: Answering = proper, models: Sequence[str] | bytes = ("odd",), greeting: bytes = b""):
+        self.requests: list[ReceivedRequest] = []
         self.paths: list[str] = []
-        self._answer, self._models = answer, models
+        if not isinstance(models, bytes):
+            models = json.dumps({"data": [{"id": name} for name in models]}).encode()
+        self._answer, self._models, self._greeting = answer, models, greeting
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
@@ -120,8 +140,7 @@ class OddServer:
                 writer.close()
 
         server = await asyncio.start_server(on_connection, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         self._ready.set()
         await self._over.wait()
         server.close()
@@ -130,6 +149,9 @@ class OddServer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _one(self, reader: asyncio.StreamReader, peer: Peer) -> None:
+        if self._greeting:
+            await peer.send(self._greeting)
+            return
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
         method, path, _ = first.split(" ")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -137,7 +159,7 @@ class OddServer:
         self.paths.append(path)
         if method == "GET" and path.partition("?")[0] == "/v1/models":
             await peer.head(kind="application/json")
-            await peer.send(json.dumps({"data": [{"id": name} for name in self._models]}).encode())
+            await peer.send(self._models)
             return
-        self.requests.append(Request(len(self.requests), method, path, headers, raw))
+        self.requests.append(ReceivedRequest(len(self.requests), path, headers, raw))
         await self._answer(self.requests[-1], peer)
