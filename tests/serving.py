@@ -17,9 +17,9 @@ import openai
 
 from course_lib.engine import Engine
 from course_lib.serve.app import Service, make_app
-from course_lib.serve.protocol import Limits
 from course_lib.serve.engine_loop import EngineLoop
 from course_lib.serve.listen import bind, make_server, url
+from course_lib.serve.protocol import Limits
 from course_lib.serve.texts import ByteTexts
 from course_lib.weights import seeded_model
 
@@ -33,7 +33,7 @@ class RunningServer:
         self.url, self.service, self._uvicorn, self.thread = address, service, uvicorn_server, thread
         self.loop, self.engine = service.engine_loop, service.engine_loop.engine
         self.port = int(address.rpartition(":")[2])
-        self.stopping = threading.Event()  # the engine has been told to
+        self.stopping = threading.Event()  # set once the engine has been told to stop
         self.http = httpx.Client(base_url=address, timeout=60, trust_env=False)
         self.client = openai.OpenAI(base_url=f"{address}/v1", api_key="x", max_retries=0, timeout=60)
 
@@ -62,7 +62,7 @@ class RunningServer:
 
 @contextmanager
 def running(engine: Engine, *, texts=None, model: str = "tiny", client_timeout: float = 30, trace=None, **limits):
-    """A RunningServer around `engine`; at the end it is stopped, and its engine has no block lent."""
+    """A RunningServer around `engine`; at the end it is stopped, and all its blocks are free."""
     longest = min(engine.model.max_tokens, engine.pool.block_size * (engine.pool.num_blocks - 1))
     given = {"max_body": 2**16, "max_model_len": longest, "max_tokens": longest, "max_requests": 64} | limits
     texts = texts or ByteTexts(engine.model.config.vocab_size)
@@ -87,7 +87,7 @@ def running(engine: Engine, *, texts=None, model: str = "tiny", client_timeout: 
         running_server.http.close()
         running_server.client.close()
         engine.scheduler.check()
-        assert engine.scheduler.cache.num_free == engine.scheduler.cache.num_blocks, "blocks were not given back"
+        assert engine.scheduler.cache.num_free == engine.scheduler.cache.num_blocks, "not all blocks are free"
 
 
 @functools.cache
@@ -125,7 +125,7 @@ def formula_model(before: Callable[[Sequence], None] = lambda chunks: None):
 
 
 class Gate:
-    """Stops the engine before each forward until it is let through."""
+    """Holds the engine before each forward until the test allows it."""
 
     def __init__(self):
         self._go, self._open = threading.Semaphore(0), False
@@ -134,9 +134,9 @@ class Gate:
     def __call__(self, chunks) -> None:
         self.steps += 1
         if not self._open:
-            assert self._go.acquire(timeout=20), "nobody opened the gate"
+            assert self._go.acquire(timeout=20), "the test did not open the gate"
 
-    def let(self, steps: int) -> None:
+    def allow(self, steps: int) -> None:
         self._go.release(steps)
 
     def open(self) -> None:
@@ -157,7 +157,7 @@ def events(response: httpx.Response) -> list[dict]:
 
 
 def answer_ids(server, prompt, stream: bool, max_tokens=6):
-    """Token ids, and the error if there is one."""
+    """The token ids of an answer, and the error if there is one."""
     fields = {"prompt": prompt, "max_tokens": max_tokens, "return_token_ids": True, "stream": stream, "temperature": 0}
     response = server.post(fields)
     if not stream:
@@ -172,7 +172,7 @@ def tokens(count: int, seed: int = 0) -> list[int]:
 
 
 def alone(prompt, max_tokens, **options) -> list[int]:
-    """What an Engine of its own says: no server, no chunking, no cache."""
+    """The tokens that a fresh Engine generates: no server, no chunking, no prefix cache, nothing else running."""
     engine = Engine(
         tiny_model(), num_blocks=64, max_num_batched_tokens=1024, enable_prefix_caching=False,
         enable_chunked_prefill=False,
@@ -200,8 +200,8 @@ def gated(limits=None, **knobs):
             gate.open()
 
 
-def listening_process(*argv):
-    """`python -m course_lib serve`, and its address."""
+def serve_process(*argv):
+    """`python -m course_lib serve` in a process, and its address."""
     process = subprocess.Popen(
         [sys.executable, "-m", "course_lib", "serve", "--port", "0", *argv], cwd=ROOT, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},

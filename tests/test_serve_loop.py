@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -24,14 +26,15 @@ from serving import (
     expect_error,
     formula_model,
     gated,
-    listening_process,
     running,
+    serve_process,
     tiny_engine,
     tiny_model,
     tokens,
 )
 
 from course_lib.__main__ import main
+from course_lib.commands.serve import _signals
 from course_lib.schedule.step_record import StepRecord
 from course_lib.serve.engine_loop import EngineLoop, Ticket
 
@@ -60,11 +63,11 @@ def test_only_the_request_that_makes_a_step_fail_fails(stream):
     with running(tiny_engine(formula_model(poisoned))) as server:
         response = server.post({"prompt": [[1], bad, [2]], "max_tokens": 900})
         expect_error(response, 500, type="server_error", code="engine_error")
-        assert server.until_idle()["steps"] < 900, "the others were computed for nobody"
+        assert server.until_idle()["steps"] < 900, "the others were computed although no client waited"
 
 
 @pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.0, "seed": 5}], ids=["greedy", "sampled"])
-def test_a_step_that_fails_once_changes_nobodys_answer(options):
+def test_a_step_that_fails_once_changes_no_answer(options):
     model, together = copy.copy(tiny_model()), []
     forward = model.forward
 
@@ -84,7 +87,7 @@ def test_a_step_that_fails_once_changes_nobodys_answer(options):
     assert sum(together) > 6
 
 
-def test_when_every_step_fails_everybody_gets_an_error_and_later_the_server_works_again():
+def test_when_every_step_fails_every_request_gets_an_error_and_later_the_server_works_again():
     broken = threading.Event()
 
     def before(chunks):
@@ -114,7 +117,7 @@ def test_when_planning_fails_requests_fail_and_the_server_goes_on(monkeypatch):
         assert answer_ids(server, [1], True) == (by_formula([1], 6), None)
 
 
-def test_a_dead_engine_is_told_to_open_streams_to_health_and_to_whoever_comes(monkeypatch):
+def test_a_dead_engine_is_told_to_open_streams_to_health_and_to_new_requests(monkeypatch):
     with gated() as (server, gate):
         with ThreadPoolExecutor(2) as pool:
             streamed, whole = (pool.submit(answer_ids, server, [n], n == 1) for n in (1, 2))
@@ -192,7 +195,7 @@ def test_a_server_that_stops_ends_open_streams_with_an_error_event():
         with ThreadPoolExecutor(4) as pool:
             streamed, waiting, whole = (pool.submit(answer_ids, server, [n], n < 3, 300) for n in (1, 2, 3))
             server.until(lambda h: h["running"] + h["waiting"] == 3)
-            gate.let(1)
+            gate.allow(1)
             server.until(lambda h: h["running"] == 1)
             stopped = pool.submit(server.stop)
             assert server.stopping.wait(60)
@@ -204,10 +207,9 @@ def test_a_server_that_stops_ends_open_streams_with_an_error_event():
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_the_command_serves_without_chunking_and_ends_on_a_signal(number, tmp_path):
+def test_the_command_serves_without_chunking_and_ends_on_ctrl_c(tmp_path):
     trace = tmp_path / "steps.jsonl"
-    process, address = listening_process("--no-chunking", "--trace", str(trace))
+    process, address = serve_process("--no-chunking", "--trace", str(trace))
     with httpx.Client(base_url=address, timeout=60, trust_env=False) as http:
         answer = http.post("/v1/completions", json={"prompt": [1] * 600, "max_tokens": 1})
         assert answer.json()["usage"]["prompt_tokens"] == 600
@@ -216,12 +218,20 @@ def test_the_command_serves_without_chunking_and_ends_on_a_signal(number, tmp_pa
         with http.stream("POST", "/v1/completions", json=ask) as response:
             lines = response.iter_lines()
             assert "choices" in json.loads(next(lines)[6:])
-            process.send_signal(number)
+            process.send_signal(signal.SIGINT)
             last = [line for line in lines if line][-2:]
         assert "shutting down" in json.loads(last[0][6:])["error"]["message"] and last[1] == "data: [DONE]"
     out, err = process.stdout.read(), process.stderr.read()  # not communicate: it forgets what readline has buffered
     assert (process.wait(60), err) == (0, "")
     assert "a prompt in one step" in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_either_signal_tells_the_server_to_end_and_is_itself_again_after_it(number):
+    server, before = SimpleNamespace(should_exit=False), signal.getsignal(number)
+    with _signals(server):
+        signal.raise_signal(number)
+    assert server.should_exit and signal.getsignal(number) is before
 
 
 @pytest.mark.parametrize(
@@ -273,10 +283,11 @@ class AtOnce:
 class Scene:
     """An EngineLoop without its thread, whose model stumbles over token 99, and at times over several requests."""
 
-    def __init__(self, fails: list[bool], **knobs):
-        self.fails, self.leaves = fails, None  # who hangs up while the next step is computed
+    def __init__(self, fails: Sequence[bool] = (), **knobs):
+        self.fails = list(fails)  # of steps of several requests, the last first
+        self.leaves: Ticket | None = None  # its client hangs up while the next step is computed
         self.loop = EngineLoop(tiny_engine(formula_model(self.before), **knobs))
-        self.tickets: list[Ticket] = []
+        self.loop._loop, self.loop.why_dead = AtOnce(), ""
 
     def before(self, chunks):
         if self.leaves:
@@ -287,11 +298,13 @@ class Scene:
             raise RuntimeError("a hiccup")
 
 
-def test_who_comes_while_others_are_tried_alone_waits_until_that_is_over():
+def ticket(prompt: list[int], max_tokens: int) -> Ticket:
+    return Ticket(0, prompt, {"max_tokens": max_tokens}, asyncio.Queue())
+
+
+def test_a_request_that_comes_while_others_are_tried_alone_waits_until_that_is_over():
     scene = Scene([True, True])
-    loop = scene.loop
-    loop._loop, loop.why_dead = AtOnce(), ""
-    tickets = [Ticket(0, [n], {"max_tokens": 3}, asyncio.Queue()) for n in range(3)]
+    loop, tickets = scene.loop, [ticket([n], 3) for n in range(3)]
     loop.submit(tickets[:2])
     loop._turn()  # a hiccup
     loop.submit(tickets[2:])
@@ -300,23 +313,20 @@ def test_who_comes_while_others_are_tried_alone_waits_until_that_is_over():
     assert scene.fails == [] and [t.generated for t in tickets] == [by_formula([n], 3) for n in range(3)]
 
 
-def test_who_hangs_up_in_the_step_that_ends_the_answer_is_told_one_end():
-    scene = Scene([])
-    loop = scene.loop
-    loop._loop, loop.why_dead = AtOnce(), ""
-    scene.leaves = ticket = Ticket(0, [1], {"max_tokens": 1}, asyncio.Queue())
-    loop.submit([ticket])
-    loop._turn()
-    loop._turn()
-    assert ticket.events.get_nowait().finish_reason == "length" and ticket.events.empty()
+def test_a_request_whose_client_hangs_up_in_the_last_step_ends_once():
+    scene = Scene()
+    scene.leaves = last = ticket([1], 1)
+    scene.loop.submit([last])
+    scene.loop._turn()
+    scene.loop._turn()
+    assert last.events.get_nowait().finish_reason == "length" and last.events.empty()
 
 
 def test_an_engine_that_does_not_run_takes_nothing():
     loop = EngineLoop(tiny_engine(formula_model()))
-    ticket = Ticket(0, [1], {"max_tokens": 1}, asyncio.Queue())
     for why in ("not been started", "shutting down"):
         with pytest.raises(RuntimeError, match=why):
-            loop.submit([ticket])
+            loop.submit([ticket([1], 1)])
         assert not loop.open
         loop.start(AtOnce())
         loop.stop()
@@ -330,20 +340,18 @@ def test_whatever_clients_and_steps_do_every_ticket_ends_once_with_the_tokens_it
         data.draw(st.lists(st.booleans(), max_size=8)), num_blocks=12, block_size=4, max_num_batched_tokens=8,
         max_num_seqs=data.draw(st.integers(1, 6)), enable_prefix_caching=data.draw(st.booleans()),
     )  # fmt: skip
-    loop = scene.loop
-    loop._loop, loop.why_dead = AtOnce(), ""
+    loop, tickets = scene.loop, []
     actions = data.draw(st.lists(st.sampled_from(["add", "add poison", "abort", "leave", "step", "step"]), max_size=30))
     for action in actions:
         if action.startswith("add"):
             prompt = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=20))
             prompt = [*prompt, 99] if action == "add poison" else prompt
-            ticket = Ticket(0, prompt, {"max_tokens": data.draw(st.integers(1, 8))}, asyncio.Queue())
-            scene.tickets.append(ticket)
-            loop.submit([ticket])
-        elif action == "abort" and scene.tickets:
-            loop.abort(data.draw(st.sampled_from(scene.tickets)))
-        elif action == "leave" and scene.tickets:
-            scene.leaves = data.draw(st.sampled_from(scene.tickets))
+            tickets.append(ticket(prompt, data.draw(st.integers(1, 8))))
+            loop.submit(tickets[-1:])
+        elif action == "abort" and tickets:
+            loop.abort(data.draw(st.sampled_from(tickets)))
+        elif action == "leave" and tickets:
+            scene.leaves = data.draw(st.sampled_from(tickets))
         elif loop._busy or not loop._commands.empty():  # else it would sleep
             loop._turn()
     while loop.open or not loop._commands.empty():
@@ -351,14 +359,14 @@ def test_whatever_clients_and_steps_do_every_ticket_ends_once_with_the_tokens_it
     assert not loop._busy
     loop.engine.scheduler.check()
     assert loop.engine.scheduler.cache.num_free == 12
-    for ticket in scene.tickets:
-        got = [ticket.events.get_nowait() for _ in range(ticket.events.qsize())]
+    for one in tickets:
+        got = [one.events.get_nowait() for _ in range(one.events.qsize())]
         ids = [event.token for event in got if event.token is not None]
-        want = by_formula(ticket.prompt, ticket.options["max_tokens"])
+        want = by_formula(one.prompt, one.options["max_tokens"])
         reasons = [event.finish_reason for event in got if event.finish_reason]
         assert len(reasons) == 1 and got[-1].finish_reason, "every ticket ends, once, and says so last"
-        assert ids == want[: len(ids)] == ticket.generated
-        if 99 in [*ticket.prompt, *want[:-1]]:
+        assert ids == want[: len(ids)] == one.generated
+        if 99 in [*one.prompt, *want[:-1]]:
             assert reasons[0] in ("error", "aborted")
         else:
             assert reasons == (["length"] if ids == want else ["aborted"])

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 pytest.importorskip("openai")  # serving imports it
-from serving import alone, listening_process, tokens
+from serving import alone, serve_process, tokens
 
 REQUESTS, WARM_UP, MOST = 10_000, 1_500, 6
 # Clients at once. The warm-up has more, so that whatever the allocator keeps for a peak is there before it is measured.
@@ -65,7 +65,7 @@ class Client:
             await asyncio.sleep(choose.random() * 0.2)
         elif moment == 2:
             await reader.read(choose.randint(1, 1500))
-        if choose.random() < 0.5:  # without a farewell
+        if choose.random() < 0.5:  # by a reset
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
@@ -91,7 +91,7 @@ async def crowd(client: Client, at_once: int) -> None:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from /proc")
 def test_ten_thousand_requests_leave_blocks_and_memory_as_they_were():
     argv = ("--num-blocks", "24", "--max-num-seqs", "12", "--max-num-batched-tokens", "64", "--max-requests", "200")
-    process, address = listening_process(*argv)
+    process, address = serve_process(*argv)
     try:
         port = int(address.rpartition(":")[2])
         client = Client(port, iter(range(WARM_UP)))

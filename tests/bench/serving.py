@@ -26,7 +26,7 @@ AIM_RATIO, AIM_ERROR = 10, 0.15
 WARM = 2  # steps of a server that are left out of the fit: the first ones allocate memory
 
 
-class Server:
+class ServerProcess:
     """`python -m course_lib serve` in a process of its own."""
 
     def __init__(self, *flags: str):
@@ -54,7 +54,7 @@ def measure(args, chunk: int, folder: Path) -> tuple[dict, list[dict]]:
     blocks = (args.prompt + args.users * 512) // 16 + 64
     flags = ["--seeded", args.model, "--backend", args.backend, "--num-blocks", str(blocks), "--trace", str(trace)]
     flags += ["--max-num-batched-tokens", str(chunk + args.users)] if chunk else []
-    with Server(*how, *flags) as server:
+    with ServerProcess(*how, *flags) as server:
         load = ["load", server.url, "--users", str(args.users), "--prompt-tokens", str(args.prompt), "--token-ids"]
         subprocess.run(
             [sys.executable, "-m", "course_lib", *load, "--tokens", "400", "--ignore-eos", "--json", str(found)],
@@ -123,7 +123,7 @@ def overhead(users: int = 16, tokens: int = 200) -> dict:
     begin = time.process_time()
     engine.run()
     alone = time.process_time() - begin
-    with Server() as server:
+    with ServerProcess() as server:
         body = {"model": "tiny", "prompt": prompts, "max_tokens": tokens, "stream": True}
         request = urllib.request.Request(
             f"{server.url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
