@@ -272,6 +272,16 @@ def users_end_early(run: Run) -> None:
         user.event_ns, user.end_ns, user.state = user.event_ns[:10], 300 * MS, "done"
 
 
+def events_come_in_pairs(run: Run) -> None:
+    for user in run.records[:2]:
+        user.event_ns = sorted(2 * user.event_ns)
+
+
+def answers_come_at_once(run: Run) -> None:
+    for user in run.records[:2]:
+        user.event_ns = 4 * user.event_ns[-1:]
+
+
 def users_get_many_tokens_an_event(run: Run) -> None:
     users_end_early(run)
     for user in run.records[:2]:
@@ -281,6 +291,8 @@ def users_get_many_tokens_an_event(run: Run) -> None:
 @pytest.mark.parametrize(
     ("spoil", "note"),
     [
+        (events_come_in_pairs, "40 of 79 events came together with the one before them"),
+        (answers_come_at_once, "2 of 3 answers came all at once"),
         (users_end_early, "2 of them had ended before its first event"),
         (users_get_many_tokens_an_event, "one event carries 5.55 tokens"),
         (lambda run: setattr(run, "late_ns", 200 * MS), "up to 200.0 ms late"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib.serve.protocol import DONE, CompletionWriter, Limits, Refusal, Usage, models, parse
+from course_lib.serve.protocol import DONE, CompletionWriter, Limits, Refusal, Usage, parse
 from course_lib.serve.texts import ByteTexts, LedgerTexts
 from course_lib.weights import ledger
 
@@ -172,11 +172,8 @@ def test_whatever_the_fields_are_a_body_is_served_within_the_limits_or_refused(f
 
 
 @given(st.binary(max_size=60))
-def test_whatever_the_bytes_are_a_body_is_read_or_refused(body):
-    try:
-        parse(body, model="tiny", texts=TEXTS, limits=LIMITS)
-    except Refusal as refusal:
-        json.loads(refusal.body())
+def test_whatever_the_bytes_are_a_body_is_refused(body):
+    refused(body)
 
 
 # --- texts
@@ -263,13 +260,7 @@ def test_a_whole_answer_has_a_choice_for_each_prompt_in_order():
     assert parsed.usage.total_tokens == 6
 
 
-def test_errors_are_typed_by_who_is_at_fault():
+def test_errors_are_typed_by_their_status():
     kinds = {400: "invalid_request_error", 404: "invalid_request_error", 429: "rate_limit_error", 500: "server_error"}
     for status, kind in kinds.items():
         assert json.loads(Refusal(status, "m").body())["error"]["type"] == kind
-
-
-def test_the_list_of_models_has_the_one_that_is_served():
-    listed = json.loads(models("tiny", 7, 100))
-    cards = [openai_types.Model.model_validate(card) for card in listed["data"]]
-    assert listed["object"] == "list" and [card.id for card in cards] == ["tiny"]

@@ -7,13 +7,8 @@ import socket
 import struct
 from pathlib import Path
 
-import httpx
 import pytest
-
-pytest.importorskip("uvicorn")
-pytest.importorskip("starlette")
-pytest.importorskip("openai")  # serving imports it
-from serving import alone, serve_process, tokens
+from serving import alone, httpx, serve_process, tokens
 
 REQUESTS, WARM_UP, MOST = 10_000, 1_500, 6
 # Clients at once. The warm-up has more, so that whatever the allocator keeps for a peak is there before it is measured.

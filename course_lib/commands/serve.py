@@ -21,8 +21,8 @@ from course_lib.serve.texts import ByteTexts, LedgerTexts
 from course_lib.weights import SEEDED, load_model, seeded_model
 from course_lib.weights.ledger import ledger_model
 
-# Tokens in a step, smaller than vLLM's 2,048 and more, which are for GPUs. Measured with the model "tiny" on two CPU
-# cores (2026-11-30), four streams and a prompt of 3,000: the worst gap was 70 ms, and 700 ms without chunking.
+# The default budget (max_num_batched_tokens); vLLM's 2,048 and more are for GPUs. Measured with the model "tiny" on two
+# CPU cores (2026-11-30), four streams and a prompt of 3,000: the worst gap was 70 ms, and 700 ms without chunking.
 BUDGET = 128
 
 

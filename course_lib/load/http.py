@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
 
 
 async def exchange(endpoint: Endpoint, request: bytes, receiver: Receiver, timeout_s: float) -> None:
-    """Send `request` over a connection of its own and hand the answer to `receiver`, until it is complete or enough.
+    """Send `request` over a new connection and hand the answer to `receiver`, until it is complete or enough.
 
     RequestFailed if there is no connection, no (whole) answer, or nothing that counts for timeout_s seconds.
     """

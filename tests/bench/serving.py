@@ -1,7 +1,7 @@
 """The stall on a real server, measured: prompts whole, and in chunks; a fitted step cost; what a token costs outside.
 
-python3 course.py bench serving [--prompt N] [--chunk C] [--users U] [--backend torch] [--json]. Our server runs in a
-process of its own, our load generator in another. Each mode is run --rounds times in turn, and the best round is
+python3 course.py bench serving [--prompt N] [--chunk C] [--users U] [--backend torch] [--json]. Our server runs in one
+process, our load generator in another. Each mode is run --rounds times in turn, and the best round is
 reported, since other work on the machine only makes stalls longer. Steps are fitted on one half of the rounds and
 judged on the other. Nothing here is asserted.
 """
@@ -27,7 +27,7 @@ WARM = 2  # steps of a server that are left out of the fit: the first ones alloc
 
 
 class ServerProcess:
-    """`python -m course_lib serve` in a process of its own."""
+    """`python -m course_lib serve`, started."""
 
     def __init__(self, *flags: str):
         command = [sys.executable, "-m", "course_lib", "serve", "--port", "0", *flags]
