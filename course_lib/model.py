@@ -4,10 +4,10 @@
 one. It has no notion of prefill and no state of its own: what earlier tokens left is in the pool.
 """
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -17,37 +17,8 @@ from course_lib.arithmetic.exact import MAX_KEYS
 from course_lib.arithmetic.selftest import check_matmul
 from course_lib.attention import ATTEND
 from course_lib.cache.pool import KVPool
+from course_lib.model_config import ModelConfig
 from course_lib.positions import MAX_ANGLE, RopeTable, positions, rotate
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """Sizes of a Llama-shaped model; the comments give Hugging Face's name where it differs."""
-
-    vocab_size: int
-    hidden_size: int
-    num_layers: int  # num_hidden_layers
-    q_heads: int  # num_attention_heads
-    kv_heads: int  # num_key_value_heads
-    head_dim: int
-    intermediate_size: int
-    rms_norm_eps: float = 1e-5
-    rope_theta: float = 10000.0
-    tie_word_embeddings: bool = False
-
-    def __post_init__(self) -> None:
-        sizes = ("vocab_size", "hidden_size", "num_layers", "q_heads", "kv_heads", "head_dim", "intermediate_size")
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}; it must be at least 1.")
-        if self.q_heads % self.kv_heads:
-            raise ValueError(f"q_heads={self.q_heads} is not a multiple of kv_heads={self.kv_heads}.")
-        if not 0 <= self.rms_norm_eps < 1:
-            raise ValueError(f"rms_norm_eps={self.rms_norm_eps}; it must be at least 0 and small, such as 1e-5.")
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim={self.head_dim} is odd, but RoPE turns pairs.")
-        if not 1 <= self.rope_theta < math.inf:
-            raise ValueError(f"rope_theta={self.rope_theta}; it must be a finite number of at least 1.")
 
 
 @dataclass(frozen=True)
@@ -131,44 +102,76 @@ class Model:
         Raises ValueError before the pool changes when a slot, a mask or a position is not usable.
         """
         batch = _Batch(chunks, pool, wiring)
-        arith, c = self.arith, self.config
         ids = np.concatenate([np.asarray(chunk.token_ids, dtype=np.int64) for chunk in chunks])
-        if ids.size and not (0 <= ids.min() and ids.max() < c.vocab_size):
-            raise ValueError(f"token ids reach {ids.min()} .. {ids.max()}; the vocabulary is 0 .. {c.vocab_size - 1}.")
-        cos, sin = self._rope(batch.q_positions)
-        key_cos, key_sin = self._rope(batch.key_positions)
-        x = self.embedding[like(self.embedding, ids)]
-        q_width, kv_width = c.q_heads * c.head_dim, c.kv_heads * c.head_dim
-
-        for number, w in enumerate(self.layers):
-
-            def qkv(rows, w=w):
-                return arith.matmul(arith.rms_norm(rows, w["attention_norm"], c.rms_norm_eps), w["qkv"])
-
-            def mlp(rows, w=w):
-                both = arith.matmul(arith.rms_norm(rows, w["mlp_norm"], c.rms_norm_eps), w["gate_up"])
-                gate, up = both[..., : c.intermediate_size], both[..., c.intermediate_size :]
-                return arith.matmul(arith.silu_mul(gate, up), w["down"])
-
-            projected = arith.by_rows(qkv, x, batch.rows)
-            q = projected[:, :q_width].reshape(-1, c.q_heads, c.head_dim)
-            k = projected[:, q_width : q_width + kv_width].reshape(-1, c.kv_heads, c.head_dim)
-            v = projected[:, q_width + kv_width :].reshape(-1, c.kv_heads, c.head_dim)
-            pool.write(number, batch.write_slots, rotate(k, key_cos, key_sin), v)
-            q = rotate(q, cos, sin)
-            attended = attend_paged(q, pool, number, batch.read_slots, batch.starts, batch.masks, arith.name)
-            x = x + arith.by_rows(
-                lambda rows, w=w: arith.matmul(rows, w["o"]), attended.reshape(len(ids), q_width), batch.rows
+        if not 0 <= ids.min() <= ids.max() < self.config.vocab_size:
+            raise ValueError(
+                f"token ids reach {ids.min()} .. {ids.max()}; the vocabulary is 0 .. {self.config.vocab_size - 1}."
             )
-            x = x + arith.by_rows(mlp, x, batch.rows)
 
-        if not len(batch.last_rows):
-            return zeros(x, (0, c.vocab_size))
+        def attend(layer: int, q, k, v):
+            pool.write(layer, batch.write_slots, k, v)
+            return attend_paged(q, pool, layer, batch.read_slots, batch.starts, batch.masks, self.arith.name)
+
+        x = self.embedding[like(self.embedding, ids)]
+        rotate_by = (batch.q_positions, batch.key_positions)
+        return self.compute(x, batch.positions, attend, batch.last_rows, rotate_by)
+
+    def compute(self, x, positions: np.ndarray, attend: Callable, last_rows: np.ndarray, rotate_by=None):
+        """From embeddings to logits: every layer, then the head.
+
+        x           [tokens, hidden_size], the tokens' rows of `embedding`
+        positions   [tokens] int64, the place of each token in its request
+        attend      attend(layer, q, k, v), which stores k and v of this layer and reads them; see `layer`
+        last_rows   [n] int64, the rows of x whose logits are wanted
+        rotate_by   the positions that RoPE is given, for queries and for keys; `positions` for both if left out
+        returns     logits [n, vocab_size]
+        """
+        rotations = [self._rope(p) for p in rotate_by or (positions, positions)]
+        for number, w in enumerate(self.layers):
+            x = self.layer(w, x, positions, rotations, partial(attend, number))
+        if not len(last_rows):
+            return zeros(x, (0, self.config.vocab_size))
 
         def head(rows):
-            return arith.matmul(arith.rms_norm(rows, self.final_norm, c.rms_norm_eps), self.lm_head)
+            return self.arith.matmul(self._norm(rows, self.final_norm), self.lm_head)
 
-        return arith.by_rows(head, x[like(x, batch.last_rows)], batch.rows[batch.last_rows])
+        return self.arith.by_rows(head, x[like(x, last_rows)], positions[last_rows])
+
+    def layer(self, w: dict, x, positions: np.ndarray, rotations: Sequence, attend: Callable):
+        """One transformer layer: attention, then the MLP; each reads a norm of x and adds its result to x.
+
+        w           the layer's weights, one of `layers`
+        x           [tokens, hidden_size]
+        positions   [tokens] int64
+        rotations   (cos, sin) for the queries and (cos, sin) for the keys, as RopeTable gives them
+        attend      attend(q, k, v) stores k and v, and returns what each query reads: [tokens, q_heads, head_dim].
+                    q is [tokens, q_heads, head_dim], k and v are [tokens, kv_heads, head_dim]
+        returns     [tokens, hidden_size]
+        """
+        c, matmul = self.config, self.arith.matmul
+        q_end, k_end = c.q_heads * c.head_dim, (c.q_heads + c.kv_heads) * c.head_dim
+
+        def project(rows):
+            return matmul(self._norm(rows, w["attention_norm"]), w["qkv"])
+
+        def output(rows):
+            return matmul(rows, w["o"])
+
+        def mlp(rows):
+            both = matmul(self._norm(rows, w["mlp_norm"]), w["gate_up"])
+            gate, up = both[..., : c.intermediate_size], both[..., c.intermediate_size :]
+            return matmul(self.arith.silu_mul(gate, up), w["down"])
+
+        qkv = self.arith.by_rows(project, x, positions)
+        q = rotate(qkv[:, :q_end].reshape(-1, c.q_heads, c.head_dim), *rotations[0])
+        k = rotate(qkv[:, q_end:k_end].reshape(-1, c.kv_heads, c.head_dim), *rotations[1])
+        v = qkv[:, k_end:].reshape(-1, c.kv_heads, c.head_dim)
+        attended = attend(q, k, v)
+        x = x + self.arith.by_rows(output, attended.reshape(len(x), q_end), positions)
+        return x + self.arith.by_rows(mlp, x, positions)
+
+    def _norm(self, x, gain):
+        return self.arith.rms_norm(x, gain, self.config.rms_norm_eps)
 
 
 def attend_paged(q, pool, layer: int, read_slots: Sequence, starts: Sequence[int], masks: Sequence, backend: str):
@@ -221,7 +224,7 @@ class _Batch:
             self.masks.append(None if wiring.mask is None else _mask(wiring.mask, take, chunk.start))
             if chunk.wants_logits:
                 last_rows.append(sum(len(r) for r in rows) - 1)
-        self.rows = np.concatenate(rows)
+        self.positions = np.concatenate(rows)
         self.q_positions, self.key_positions = np.concatenate(q_positions), np.concatenate(key_positions)
         self.write_slots = pool.check(np.concatenate(write_slots))
         self.last_rows = np.array(last_rows, dtype=np.int64)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autograder import check
 from autograder.check import evaluate
 from autograder.exercises import EXERCISES, nb05_plan
-from course_lib.lessons.nb01_divisible import KVCache
+from course_lib.lessons.nb01_divisible import KVCache, run_chunk
 from course_lib.lessons.nb05_budget import (
     State,
     abort,
@@ -22,6 +22,7 @@ from course_lib.lessons.nb05_budget import (
     preempt,
     trim,
 )
+from course_lib.model import Model
 from course_lib.prefill import one_pass
 from course_lib.schedule.plan import plan_step
 from course_lib.schedule.request import Chunk, Request
@@ -122,6 +123,27 @@ def test_a_ragged_batch_leaves_everybodys_bits_as_they_are_alone():
         for layer in range(TINY.config.num_layers):
             k, v = caches[i].view(layer)
             assert np.array_equal(k, whole.k[layer]) and np.array_equal(v, whole.v[layer])
+
+
+def test_the_engine_and_both_lessons_run_one_and_the_same_layer(monkeypatch):
+    ids, layer = prompt(9), Model.layer
+
+    def three_ways():
+        ragged = forward_ragged(TINY, pack_ragged((Chunk(0, 0, 9),), {0: ids}), [new_cache()])
+        return one_pass(TINY, ids).logits, run_chunk(TINY, ids, new_cache()), ragged[0]
+
+    right = three_ways()
+    monkeypatch.setattr(Model, "layer", lambda model, w, x, *rest: layer(model, w, x, *rest) + x)
+    changed = three_ways()
+    for engine, one_chunk, ragged in (right, changed):
+        assert np.array_equal(engine, one_chunk) and np.array_equal(engine, ragged)
+    assert not np.isclose(right[0], changed[0]).any()
+
+
+def test_a_ragged_batch_works_in_exact_arithmetic_only():
+    batch = pack_ragged((Chunk(0, 0, 3),), {0: prompt(3)})
+    with pytest.raises(ValueError, match="forward_ragged works in exact arithmetic, not tile"):
+        forward_ragged(TINY.with_arithmetic("tile"), batch, [new_cache()])
 
 
 def test_a_forward_that_fails_in_the_middle_is_forgotten_by_trim():

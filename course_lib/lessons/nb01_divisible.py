@@ -9,7 +9,6 @@ import numpy as np
 
 from course_lib.attention.exact import attend_exact
 from course_lib.model import Model
-from course_lib.positions import rope_cos_sin, rotate
 
 
 class KVCache:
@@ -66,30 +65,25 @@ def run_chunk(model: Model, ids: Sequence[int], cache: KVCache) -> np.ndarray:
     In each layer the chunk's own keys and values are appended first; then its queries read the whole view. Whatever the
     view holds is taken for the truth, the chunk's own tokens at its end.
     """
-    c, arith = model.config, model.arith
-    if arith.name != "exact":
-        raise ValueError(f"run_chunk works in exact arithmetic, not {arith.name}: model.with_arithmetic('exact').")
-    if not len(ids) or not 0 <= min(ids) <= max(ids) < c.vocab_size:
-        raise ValueError(f"a chunk needs at least one token id, each in 0 .. {c.vocab_size - 1}.")
+    expect_exact(model, "run_chunk")
+    if not len(ids) or not 0 <= min(ids) <= max(ids) < model.config.vocab_size:
+        raise ValueError(f"a chunk needs at least one token id, each in 0 .. {model.config.vocab_size - 1}.")
     start = len(cache.view(0)[0])
-    cos, sin = rope_cos_sin(np.arange(start, start + len(ids)), c.head_dim, c.rope_theta)
-    q_end, k_end = c.q_heads * c.head_dim, (c.q_heads + c.kv_heads) * c.head_dim
 
-    x = model.embedding[np.asarray(ids)]
-    for layer, w in enumerate(model.layers):
-        qkv = arith.matmul(arith.rms_norm(x, w["attention_norm"], c.rms_norm_eps), w["qkv"])
-        q = rotate(qkv[:, :q_end].reshape(-1, c.q_heads, c.head_dim), cos, sin)
-        k = rotate(qkv[:, q_end:k_end].reshape(-1, c.kv_heads, c.head_dim), cos, sin)
-        v = qkv[:, k_end:].reshape(-1, c.kv_heads, c.head_dim)
+    def attend(layer: int, q, k, v):
         cache.append(layer, k, v)
         keys, values = cache.view(layer)
         if keys.shape != values.shape or len(keys) < len(ids):
             raise ValueError(
                 f"layer {layer} of the cache has keys {keys.shape}, values {values.shape} after the append."
             )
-        attended = attend_exact(q, keys, values, len(keys) - len(ids))
-        x = x + arith.matmul(attended.reshape(len(ids), q_end), w["o"])
-        both = arith.matmul(arith.rms_norm(x, w["mlp_norm"], c.rms_norm_eps), w["gate_up"])
-        gate, up = both[:, : c.intermediate_size], both[:, c.intermediate_size :]
-        x = x + arith.matmul(arith.silu_mul(gate, up), w["down"])
-    return arith.matmul(arith.rms_norm(x[-1:], model.final_norm, c.rms_norm_eps), model.lm_head)[0]
+        return attend_exact(q, keys, values, len(keys) - len(ids))
+
+    positions = np.arange(start, start + len(ids))
+    return model.compute(model.embedding[np.asarray(ids)], positions, attend, np.array([len(ids) - 1]))[0]
+
+
+def expect_exact(model: Model, name: str) -> None:
+    """ValueError unless the model is in exact arithmetic, the only one in which `name` works."""
+    if model.arith.name != "exact":
+        raise ValueError(f"{name} works in exact arithmetic, not {model.arith.name}: model.with_arithmetic('exact').")

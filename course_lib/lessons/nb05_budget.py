@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from course_lib.attention.exact import attend_exact
-from course_lib.lessons.nb01_divisible import KVCache, run_chunk
+from course_lib.lessons.nb01_divisible import KVCache, expect_exact, run_chunk
 from course_lib.model import Model
-from course_lib.positions import rope_cos_sin, rotate
 from course_lib.schedule.request import Chunk, Request
 
 
@@ -129,35 +128,24 @@ def forward_ragged(
     The keys of all requests stand one behind another, and cu_k alone says whose they are: with a wrong one a request
     reads another user's. ValueError, before anything has changed, when the four lists do not fit together.
     """
-    c, arith = model.config, model.arith
+    expect_exact(model, "forward_ragged")
     ids, positions, cu_q, cu_k = (np.asarray(part, dtype=np.int64) for part in batch)
-    _expect_batch(ids, positions, cu_q, cu_k, caches, c.vocab_size)
+    _expect_batch(ids, positions, cu_q, cu_k, caches, model.config.vocab_size)
     spans = list(zip(cu_q, cu_q[1:], cu_k, cu_k[1:]))
-    cos, sin = rope_cos_sin(positions, c.head_dim, c.rope_theta)
-    q_end, k_end = c.q_heads * c.head_dim, (c.q_heads + c.kv_heads) * c.head_dim
 
-    x = model.embedding[ids]
-    for layer, w in enumerate(model.layers):
+    def attend(layer: int, q, k, v):
         if layer == out_of_memory_in:
             raise MemoryError(f"out of memory in layer {layer}")
-        qkv = arith.matmul(arith.rms_norm(x, w["attention_norm"], c.rms_norm_eps), w["qkv"])
-        q = rotate(qkv[:, :q_end].reshape(-1, c.q_heads, c.head_dim), cos, sin)
-        k = rotate(qkv[:, q_end:k_end].reshape(-1, c.kv_heads, c.head_dim), cos, sin)
-        v = qkv[:, k_end:].reshape(-1, c.kv_heads, c.head_dim)
         for cache, (row, row_end, _, _) in zip(caches, spans):
             cache.append(layer, k[row:row_end], v[row:row_end])
         keys, values = (np.concatenate(parts) for parts in zip(*(cache.view(layer) for cache in caches)))
-        attended = np.concatenate(
-            [
-                attend_exact(q[row:row_end], keys[key:key_end], values[key:key_end], key_end - key - (row_end - row))
-                for row, row_end, key, key_end in spans
-            ]
-        )
-        x = x + arith.matmul(attended.reshape(len(ids), q_end), w["o"])
-        both = arith.matmul(arith.rms_norm(x, w["mlp_norm"], c.rms_norm_eps), w["gate_up"])
-        gate, up = both[:, : c.intermediate_size], both[:, c.intermediate_size :]
-        x = x + arith.matmul(arith.silu_mul(gate, up), w["down"])
-    return arith.matmul(arith.rms_norm(x[cu_q[1:] - 1], model.final_norm, c.rms_norm_eps), model.lm_head)
+        outputs = [
+            attend_exact(q[row:row_end], keys[key:key_end], values[key:key_end], key_end - key - (row_end - row))
+            for row, row_end, key, key_end in spans
+        ]
+        return np.concatenate(outputs)
+
+    return model.compute(model.embedding[ids], positions, attend, cu_q[1:] - 1)
 
 
 def _expect_batch(ids, positions, cu_q, cu_k, caches: Sequence[KVCache], vocab_size: int) -> None:

@@ -8,7 +8,8 @@ from dataclasses import asdict
 import numpy as np
 
 from course_lib.cli import UserError
-from course_lib.model import Model, ModelConfig
+from course_lib.model import Model
+from course_lib.model_config import ModelConfig
 
 
 def build(config: ModelConfig, make: Callable, convert: Callable, arith: str) -> Model:

@@ -11,7 +11,8 @@ import numpy as np
 
 from course_lib.arithmetic.arrays import bfloat16_to_float32
 from course_lib.cli import UserError
-from course_lib.model import Model, ModelConfig
+from course_lib.model import Model
+from course_lib.model_config import ModelConfig
 from course_lib.weights import safetensors_file
 from course_lib.weights.build import build, converter
 

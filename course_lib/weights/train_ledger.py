@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from course_lib.cli import Parser, UserError, not_negative, positive, run_command
-from course_lib.model import ModelConfig
+from course_lib.cli import Parser, UserError, file_to_write, not_negative, positive, run_command
+from course_lib.model_config import ModelConfig
 from course_lib.positions import rope_cos_sin, rotate
 from course_lib.weights.build import expected_shapes
 from course_lib.weights.huggingface import LAYER_TENSORS, SHARED_TENSORS
@@ -191,6 +191,8 @@ def main(argv: Sequence[str]) -> int:
     except ImportError:
         raise UserError("training needs PyTorch, which is not installed. Use pip install torch.") from None
     args.folder.mkdir(parents=True, exist_ok=True)  # before minutes of work
+    for name in ("config.json", "model.safetensors"):
+        file_to_write(args.folder / name)
     torch.set_num_threads(args.threads)
     begin = time.perf_counter()
 
