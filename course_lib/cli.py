@@ -46,7 +46,7 @@ def refuse(prog: str, message: object) -> int:
 def run_command(prog: str, command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     """Run `command(argv)` and return its exit code.
 
-    A UserError, a file or folder that the system refuses, or want of memory becomes one line and exit code 2.
+    A UserError, an error of the operating system, or a lack of memory becomes one line and exit code 2.
     """
     try:
         code = command(argv)
@@ -56,7 +56,7 @@ def run_command(prog: str, command: Callable[[Sequence[str]], int], argv: Sequen
         return refuse(prog, error)
     except MemoryError as error:
         return refuse(prog, f"not enough memory ({error}). Ask for something smaller.")
-    except BrokenPipeError:  # whoever read our output (head, less) has enough; nothing is left to say
+    except BrokenPipeError:  # the reader of our output (head, less) has closed it: there is nothing left to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as error:

@@ -1,7 +1,7 @@
 """A Llama-shaped language model over a paged KV cache: RMSNorm, RoPE, grouped-query attention, SwiGLU.
 
 `forward` takes a ragged batch: chunks of any length from any number of requests; a decode is a chunk of
-one. It has no notion of prefill and no state of its own: what earlier tokens left is in the pool.
+one. It knows no prefill phase and keeps no state: the keys and values of earlier tokens are in the pool.
 """
 
 import warnings
@@ -34,13 +34,13 @@ class ChunkInput:
 
 @dataclass(frozen=True)
 class Wiring:
-    """The places where chunked prefill can go wrong. The defaults are right; a learner's function, or a
-    known fault, takes the place of one. None means the library's own way.
+    """The places where chunked prefill can go wrong. None means the library's right way; a learner's function, or a
+    known fault, replaces it.
 
     mask(chunk_len, cached_len)        bool [chunk_len, cached_len + chunk_len]
     positions(cached, computed, take)  int [take], given to RoPE for q and k
     key_positions(...)                 the same, for k alone
-    write_slots(slots, start)          where the tokens of `slots[start:]` are stored instead of there
+    write_slots(slots, start)          the slots in which the new tokens are stored, instead of `slots[start:]`
     read_slots(slots, cached)          the slots that attention reads instead of `slots`
 
     `slots` are those of the request's tokens 0, 1, ... in order. Slot 0 is free for writes that must
@@ -185,7 +185,7 @@ def attend_paged(q, pool, layer: int, read_slots: Sequence, starts: Sequence[int
     backend      a name in ATTEND
     returns      [tokens, q_heads, head_dim]
 
-    Reads the tokens before `stop` only: what lies behind them in the last block is never touched.
+    Reads the tokens before `stop` only: the rest of the last block is never touched.
     """
     if backend not in ATTEND:
         raise ValueError(f"no attention backend {backend!r}; there are {sorted(ATTEND)}.")
@@ -210,16 +210,17 @@ class _Batch:
             take, stop = len(chunk.token_ids), chunk.start + len(chunk.token_ids)
             if take < 1 or not 0 <= chunk.cached <= chunk.start:
                 raise ValueError(
-                    f"a chunk of {take} tokens at {chunk.start} with {chunk.cached} cached is not possible."
+                    f"a chunk has {take} tokens from {chunk.start} on, {chunk.cached} before it from the cache; "
+                    f"wanted at least 1 token, and 0 to {chunk.start} from the cache."
                 )
-            own = pool.slots(chunk.block_table, 0, stop)
+            slots = pool.slots(chunk.block_table, 0, stop)
             call = (chunk.cached, chunk.start - chunk.cached, take)
             rows.append(np.arange(chunk.start, stop))
             q_positions.append(_positions(wiring.positions or positions, call))
             key_positions.append(_positions(wiring.key_positions or wiring.positions or positions, call))
-            write = own[chunk.start :]
-            write_slots.append(write if wiring.write_slots is None else wiring.write_slots(own, chunk.start))
-            self.read_slots.append(own if wiring.read_slots is None else wiring.read_slots(own, chunk.cached))
+            new = slots[chunk.start :]
+            write_slots.append(new if wiring.write_slots is None else wiring.write_slots(slots, chunk.start))
+            self.read_slots.append(slots if wiring.read_slots is None else wiring.read_slots(slots, chunk.cached))
             self.starts.append(chunk.start)
             self.masks.append(None if wiring.mask is None else _mask(wiring.mask, take, chunk.start))
             if chunk.wants_logits:

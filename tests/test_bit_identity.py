@@ -1,4 +1,4 @@
-"""The claim of the course: K, V and logits keep their bits however a prompt is cut, whoever shares the batch."""
+"""The claim of the course: K, V and logits keep their bits however a prompt is cut, and whatever shares the batch."""
 
 import json
 import os

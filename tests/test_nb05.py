@@ -1,4 +1,4 @@
-"""Notebook 05: a step that fails changes nothing, a batch changes nobody's bits, the checks see what they should."""
+"""Notebook 05: a step that fails changes nothing, a batch changes no bit, the checks see what they should."""
 
 import copy
 
@@ -43,9 +43,9 @@ def new_cache():
 
 def seen(state):
     """All of a state that a step could change."""
-    everybody = sorted([*state.waiting, *state.running], key=lambda r: r.id)
+    requests = sorted([*state.waiting, *state.running], key=lambda r: r.id)
     queues = [r.id for r in state.waiting], [r.id for r in state.running], state.chunks, state.admitted
-    return (*queues, [(r.id, tuple(r.token_ids), r.num_computed) for r in everybody])
+    return (*queues, [(r.id, tuple(r.token_ids), r.num_computed) for r in requests])
 
 
 # Plan, compute, commit
@@ -55,8 +55,8 @@ def seen(state):
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=5), st.data())
 def test_failed_steps_and_preemptions_change_no_token_and_no_order(lengths, data):
     """Against a server to which nothing happens: fake logits choose a token from the request's own tokens."""
-    seats, answer = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
-    budget, cap = data.draw(st.integers(seats, 9)), data.draw(st.integers(0, 4))
+    max_num_seqs, answer = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+    budget, cap = data.draw(st.integers(max_num_seqs, 9)), data.draw(st.integers(0, 4))
     fate = st.sampled_from(["goes well", "goes well", "fails", "preempts"])
     state = State(waiting=[Request(i, prompt(n, i), max_tokens=answer) for i, n in enumerate(lengths)])
     requests, troubles = list(state.waiting), 0
@@ -69,7 +69,7 @@ def test_failed_steps_and_preemptions_change_no_token_and_no_order(lengths, data
             victim = preempt(state)
             assert state.waiting[0] is victim and victim.num_uncomputed == len(victim.token_ids)
         before = seen(state)
-        knobs = {"max_num_batched_tokens": budget, "max_chunk": cap, "max_num_seqs": seats}
+        knobs = {"max_num_batched_tokens": budget, "max_chunk": cap, "max_num_seqs": max_num_seqs}
         plan = plan_step((*state.running, *state.waiting), **knobs)
         assert seen(state) == before, "a plan changes nothing"
         begin(state, plan)
@@ -102,10 +102,10 @@ def test_a_step_that_cannot_be_opened_changes_nothing():
         begin(state, (Chunk(1, 0, 4),))
 
 
-# One forward for everybody
+# One forward for all requests
 
 
-def test_a_ragged_batch_leaves_everybodys_bits_as_they_are_alone():
+def test_a_ragged_batch_leaves_each_requests_bits_as_they_are_alone():
     tokens = {0: prompt(9, 0), 1: prompt(14, 1), 2: prompt(6, 2)}
     caches = {i: new_cache() for i in tokens}
     steps = [
@@ -194,7 +194,7 @@ def test_the_states_of_a_check_hold_every_situation_and_the_wanted_plan_is_the_l
     calls = PLAN.group(group).cases(check.PUBLIC_SEED)
     rows = [row for call in calls for row in call.facts["rows"]]
     assert any(r.decoding for r in rows) and any(r.computed == r.tokens for r in rows)
-    assert any(r.tokens > r.prompt > r.computed for r in rows), "somebody to recompute"
+    assert any(r.tokens > r.prompt > r.computed for r in rows), "a request to recompute"
     assert any(r.computed == r.prompt - 1 and r.tokens == r.prompt for r in rows), "a last prompt token"
     assert any(0 < r.cached == r.computed for r in rows), "a prefix hit"
     full = 0

@@ -25,7 +25,7 @@ def parser() -> Parser:
     )
     p.add_argument("--prompt-len", type=positive, required=True, metavar="N", help="tokens in the prompt")
     p.add_argument(
-        "--chunk", required=True, metavar="C[,C...]", help="chunk sizes, each a run of its own; a number or 'ragged'"
+        "--chunk", required=True, metavar="C[,C...]", help="chunk sizes, one run for each; a number or 'ragged'"
     )
     p.add_argument(
         "--hit", type=not_negative, default=0, metavar="H", help="tokens attached from the prefix cache, 0 <= H < N"
@@ -99,7 +99,7 @@ def _refuse_what_cannot_be(args) -> None:
         )
     if args.block_size > saved.MAX_BLOCK_SIZE:
         raise UserError(
-            f"--block-size {args.block_size} is too large: at most {saved.MAX_BLOCK_SIZE} slots are a block."
+            f"--block-size {args.block_size} is too large: a block has at most {saved.MAX_BLOCK_SIZE} slots."
         )
 
 

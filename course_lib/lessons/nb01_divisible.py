@@ -1,6 +1,7 @@
-"""Prefill over a cache without pages: the smallest thing that works. The engine's own, over a paged pool, is model.py.
+"""Prefill over a cache without pages, the smallest that works. The engine's forward, over a paged pool, is in model.py.
 
-A cache here is any object with append(layer, k, v) and view(layer); it holds one request. The bits are the model's own.
+A cache here is any object with append(layer, k, v) and view(layer); it holds one request. The layer is the model's, and
+so are the bits.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ class KVCache:
         self.v = [np.zeros((0, kv_heads, head_dim), dtype=np.float32) for _ in range(num_layers)]
 
     def append(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
-        """Keep the next tokens' keys and values in one layer, behind those that it has.
+        """Add the next tokens' keys and values to one layer, after the ones that are there.
 
         k, v   [new tokens, kv_heads, head_dim]   float32; the caller may use these arrays for something else afterwards
         """
@@ -31,7 +32,7 @@ class KVCache:
         self.v[layer] = np.concatenate([self.v[layer], v])
 
     def view(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values of all tokens so far in one layer, those of no token included.
+        """Keys and values of all tokens so far in one layer; arrays of length 0 before the first token.
 
         returns   k, v: [tokens, kv_heads, head_dim]   float32
         """
@@ -56,7 +57,7 @@ def prefill(model, ids: Sequence[int], sizes: Sequence[int]) -> tuple:
 
 
 def run_chunk(model: Model, ids: Sequence[int], cache: KVCache) -> np.ndarray:
-    """Compute the tokens that come next behind those in `cache`, and append their keys and values to it.
+    """Compute the next tokens after the ones in `cache`, and append their keys and values to it.
 
     ids       the next tokens, at least one
     cache     any object with append(layer, k, v) and view(layer); what it holds says where the tokens stand

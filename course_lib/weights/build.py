@@ -52,7 +52,7 @@ def expected_shapes(c: ModelConfig) -> dict:
 
 
 def converter(backend: str, dtype: str, device: str) -> Callable[[np.ndarray], object]:
-    """float32 NumPy -> array of the wanted library, dtype and device. Raises UserError when there is none such."""
+    """float32 NumPy -> array of the wanted library, dtype and device. Raises UserError when that cannot be had here."""
     if backend == "numpy":
         if dtype != "float32" or device != "cpu":
             raise UserError(

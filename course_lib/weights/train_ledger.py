@@ -1,7 +1,7 @@
 """`python -m course_lib.weights.train_ledger OUT_DIR`: train the ledger model; OUT_DIR is loadable like any other.
 
-Data, initial weights and order are fixed by the seed; the last bits of training are the machine's own, so a
-second run gives a model as good, not the same bits. What the course uses is in assets/ledger.
+Data, initial weights and order are fixed by the seed, but the last bits of training depend on the machine: a
+second run gives a model that is as good, with other bits. The course uses the one in assets/ledger.
 """
 
 import json
@@ -32,7 +32,7 @@ PROG = "python -m course_lib.weights.train_ledger"
 def lessons(steps: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """`steps` batches, short prompts first: token ids and targets, both [prompts, tokens] int64, -1 = no target.
 
-    The target is at every name, not at the query alone: what did this name hold before? So a prompt asks many times.
+    Every name has a target, not the query alone: the digit that this name held before. So a prompt teaches many times.
     """
     begin, planned = 0, 0
     for statements, share in CURRICULUM:
