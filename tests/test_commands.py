@@ -238,6 +238,14 @@ def test_a_save_over_what_is_no_regular_file_is_refused_before_the_work(refused,
     assert {path.name: path.lstat() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with a name are a matter of Unix")
+@pytest.mark.parametrize("argv", [("sweep", "--out"), ("load", "http://127.0.0.1:9", "--json"),
+                                  ("load", "http://127.0.0.1:9", "--png")])  # fmt: skip
+def test_other_commands_write_no_file_over_a_pipe_either(refused, tmp_path, argv):
+    os.mkfifo(tmp_path / "pipe.json")
+    assert "it is a device, a pipe or a socket" in refused(*argv, tmp_path / "pipe.json")
+
+
 @pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
 def test_a_save_through_a_link_writes_the_file_and_leaves_the_link(command, tmp_path):
     (tmp_path / "link").symlink_to("run")
