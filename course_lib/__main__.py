@@ -16,10 +16,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads, for the 
 COMMANDS = {
     "demo": ("course_lib.commands.demo", "chunked prefill on one screen, bit for bit; NumPy alone"),
     "prefill": ("course_lib.commands.prefill", "compare prefill in chunks with one pass, bit for bit"),
-    "diff": ("course_lib.commands.diff", "where two saved KV caches part, and the likely cause"),
+    "diff": ("course_lib.commands.diff", "the first difference of two saved KV caches, and its likely cause"),
     "replay": ("course_lib.commands.replay", "our planner and cache against recorded decisions of real servers"),
     "walkthrough": ("course_lib.commands.walkthrough", "one long prompt with a cached prefix, iteration by iteration"),
-    "simulate": ("course_lib.commands.simulate", "everybody's waits on a clock: one long prompt, or a whole workload"),
+    "simulate": ("course_lib.commands.simulate", "how long requests wait, modelled: one long prompt, or a workload"),
     "sweep": ("course_lib.commands.sweep", "chunk sizes: latency against throughput, and the knee"),
     "serve": ("course_lib.commands.serve", "the engine behind a streaming endpoint, for OpenAI's clients"),
     "load": ("course_lib.commands.load", "what streaming users feel at any OpenAI-compatible server, measured"),

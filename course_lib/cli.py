@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import stat
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 USAGE_ERROR = 2
@@ -44,7 +46,7 @@ def refuse(prog: str, message: object) -> int:
 def run_command(prog: str, command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     """Run `command(argv)` and return its exit code.
 
-    A UserError, a file or folder that the system refuses, or want of memory becomes one line and exit code 2.
+    A UserError, an error of the operating system, or a lack of memory becomes one line and exit code 2.
     """
     try:
         code = command(argv)
@@ -54,11 +56,33 @@ def run_command(prog: str, command: Callable[[Sequence[str]], int], argv: Sequen
         return refuse(prog, error)
     except MemoryError as error:
         return refuse(prog, f"not enough memory ({error}). Ask for something smaller.")
-    except BrokenPipeError:  # whoever read our output (head, less) has enough; nothing is left to say
+    except BrokenPipeError:  # the reader of our output (head, less) has closed it: there is nothing left to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as error:
         return refuse(prog, f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+
+
+def file_to_write(text: str | Path) -> Path:
+    """Argument type: a path where a file may be written, because a regular file, or nothing yet, is there.
+
+    A link counts as what it points at. Raises UserError for a folder, a device, a pipe or a socket, and when the
+    folder of the file is not there or may not be written.
+    """
+    path = Path(text)
+    folder = Path(os.path.realpath(path)).parent
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            kind = "folder" if stat.S_ISDIR(mode) else "device, a pipe or a socket"
+            raise UserError(f"cannot write {path}: it is a {kind}. Name a regular file, or one that is not there yet.")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}.") from None
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UserError(f"cannot write {path}: name a file in a folder that exists and may be written.")
+    return path
 
 
 def positive(text: str) -> int:

@@ -21,10 +21,11 @@ class Engine:
 
     model                    a Model, in any arithmetic and on any device
     num_blocks, block_size   the pool: blocks that requests can hold, and tokens in each
-    max_num_batched_tokens, max_chunk, max_num_seqs   see Scheduler; max_num_seqs: 256 or the budget
+    max_num_batched_tokens, max_chunk, max_num_seqs   see Scheduler; max_num_seqs is by default 256, or
+                             max_num_batched_tokens if that is less
     profile                  a name in schedule.profiles.PROFILES
     enable_prefix_caching, enable_chunked_prefill     as in vLLM
-    plan_step, mask, positions, prefix_cache          your own functions and class, which really run in place of
+    plan_step, mask, positions, prefix_cache          your functions and your class, which run in place of
                              schedule.plan.plan_step, attention.mask.chunk_attention_mask, positions.positions and
                              cache.prefix.PrefixCache
     refuse_stuck             False: accept requests that can never run, to show starvation
@@ -42,13 +43,15 @@ class Engine:
         cache = rules.new_cache(
             num_blocks, block_size, enable_prefix_caching=enable_prefix_caching, prefix_cache=prefix_cache
         )
-        seats = min(256, max_num_batched_tokens) if max_num_seqs is None else max_num_seqs
+        if max_num_seqs is None:
+            max_num_seqs = min(256, max_num_batched_tokens)
         self.scheduler = Scheduler(
-            cache, rules, max_num_batched_tokens=max_num_batched_tokens, max_chunk=max_chunk, max_num_seqs=seats,
-            enable_chunked_prefill=enable_chunked_prefill, plan_step=plan_step, refuse_stuck=refuse_stuck,
+            cache, rules, max_num_batched_tokens=max_num_batched_tokens, max_chunk=max_chunk,
+            max_num_seqs=max_num_seqs, enable_chunked_prefill=enable_chunked_prefill, plan_step=plan_step,
+            refuse_stuck=refuse_stuck,
         )  # fmt: skip
         self.model = model
-        self.pool = model.new_pool(num_blocks + 1, block_size)  # block 0 is the null block: never lent
+        self.pool = model.new_pool(num_blocks + 1, block_size)  # block 0 is the null block: never allocated
         self.logits: dict[int, np.ndarray] = {}
         self._wiring = Wiring(mask=mask, positions=positions)
         self._next_id = 0
@@ -57,7 +60,8 @@ class Engine:
         self, token_ids: Sequence[int], *, max_tokens: int = 16, temperature: float = 0.0, seed: int = 0,
         salt: str = "", stop_token_ids: Sequence[int] = (), read_cache: bool = True,
     ) -> Request:  # fmt: skip
-        """Queue a prompt. The Request that comes back is live: its `generated` grows, its `finish_reason` ends "".
+        """Add a prompt to the waiting requests. The engine updates the returned Request: `generated` grows, and
+        `finish_reason` is no longer "" once it is finished.
 
         Raises ValueError, with the reason, for a prompt that can never be served; nothing has changed then.
         """
@@ -84,7 +88,7 @@ class Engine:
         return request
 
     def step(self) -> StepRecord:
-        """One forward over everything that is planned. If it raises, nobody has advanced, and the next step works."""
+        """One forward over all that is planned. If it raises, no request has advanced, and the next step works."""
         begin, computing = time.perf_counter(), False
         try:
             planned = self.scheduler.schedule()
@@ -108,7 +112,7 @@ class Engine:
                 ChunkInput(
                     request.token_ids[chunk.start : chunk.stop], chunk.start, request.block_table,
                     cached=request.num_cached,
-                    wants_logits=request.id in sampled,  # those of other chunks are not even computed
+                    wants_logits=request.id in sampled,  # the logits of other chunks are not even computed
                 )
             )  # fmt: skip
         logits = to_numpy(self.model.forward(inputs, self.pool, self._wiring))
@@ -129,7 +133,7 @@ class Engine:
         return records
 
     def stream(self, request: Request) -> Iterator[int]:
-        """The request's tokens as they come, stepping the engine, and all other requests with it, when it must.
+        """The request's tokens as they come. Steps the engine, and so all other requests, when it has no token to give.
 
         When a step raises, so does the stream; a new stream(request) begins with the request's first token again.
         """
@@ -150,7 +154,7 @@ class Engine:
         return record
 
     def abort(self, request: Request) -> None:
-        """Take a request out, in whatever state; its blocks are free again. A finished one is left as it is."""
+        """Remove a request, whether it waits or runs, and free its blocks. A finished one is left as it is."""
         if not request.finish_reason:
             self._expect_own(request)
             self.scheduler.abort(request.id)
@@ -164,10 +168,10 @@ class Engine:
 
         returns   k, v [layers, tokens, kv_heads, head_dim], copies on the CPU; bfloat16 as its bits (uint16)
 
-        ValueError when it has given its blocks back: read it before its last step.
+        ValueError when it is finished, because its blocks are free: read it before its last step.
         """
         if request.finish_reason:
-            raise ValueError(f"request {request.id} has given its blocks back; read its KV while it runs.")
+            raise ValueError(f"request {request.id} is finished and its blocks are free; read its KV while it runs.")
         self._expect_own(request)
         k, v = self.pool.kv_in(self.pool.slots(request.block_table, 0, request.num_computed))
         return bits(k), bits(v)

@@ -1,13 +1,13 @@
 """A Llama-shaped language model over a paged KV cache: RMSNorm, RoPE, grouped-query attention, SwiGLU.
 
 `forward` takes a ragged batch: chunks of any length from any number of requests; a decode is a chunk of
-one. It has no notion of prefill and no state of its own: what earlier tokens left is in the pool.
+one. It knows no prefill phase and keeps no state: the keys and values of earlier tokens are in the pool.
 """
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -17,37 +17,8 @@ from course_lib.arithmetic.exact import MAX_KEYS
 from course_lib.arithmetic.selftest import check_matmul
 from course_lib.attention import ATTEND
 from course_lib.cache.pool import KVPool
+from course_lib.model_config import ModelConfig
 from course_lib.positions import MAX_ANGLE, RopeTable, positions, rotate
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """Sizes of a Llama-shaped model; the comments give Hugging Face's name where it differs."""
-
-    vocab_size: int
-    hidden_size: int
-    num_layers: int  # num_hidden_layers
-    q_heads: int  # num_attention_heads
-    kv_heads: int  # num_key_value_heads
-    head_dim: int
-    intermediate_size: int
-    rms_norm_eps: float = 1e-5
-    rope_theta: float = 10000.0
-    tie_word_embeddings: bool = False
-
-    def __post_init__(self) -> None:
-        sizes = ("vocab_size", "hidden_size", "num_layers", "q_heads", "kv_heads", "head_dim", "intermediate_size")
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}; it must be at least 1.")
-        if self.q_heads % self.kv_heads:
-            raise ValueError(f"q_heads={self.q_heads} is not a multiple of kv_heads={self.kv_heads}.")
-        if not 0 <= self.rms_norm_eps < 1:
-            raise ValueError(f"rms_norm_eps={self.rms_norm_eps}; it must be at least 0 and small, such as 1e-5.")
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim={self.head_dim} is odd, but RoPE turns pairs.")
-        if not 1 <= self.rope_theta < math.inf:
-            raise ValueError(f"rope_theta={self.rope_theta}; it must be a finite number of at least 1.")
 
 
 @dataclass(frozen=True)
@@ -63,13 +34,13 @@ class ChunkInput:
 
 @dataclass(frozen=True)
 class Wiring:
-    """The places where chunked prefill can go wrong. The defaults are right; a learner's function, or a
-    known fault, takes the place of one. None means the library's own way.
+    """The places where chunked prefill can go wrong. None means the library's right way; a learner's function, or a
+    known fault, replaces it.
 
     mask(chunk_len, cached_len)        bool [chunk_len, cached_len + chunk_len]
     positions(cached, computed, take)  int [take], given to RoPE for q and k
     key_positions(...)                 the same, for k alone
-    write_slots(slots, start)          where the tokens of `slots[start:]` are stored instead of there
+    write_slots(slots, start)          the slots in which the new tokens are stored, instead of `slots[start:]`
     read_slots(slots, cached)          the slots that attention reads instead of `slots`
 
     `slots` are those of the request's tokens 0, 1, ... in order. Slot 0 is free for writes that must
@@ -131,44 +102,76 @@ class Model:
         Raises ValueError before the pool changes when a slot, a mask or a position is not usable.
         """
         batch = _Batch(chunks, pool, wiring)
-        arith, c = self.arith, self.config
         ids = np.concatenate([np.asarray(chunk.token_ids, dtype=np.int64) for chunk in chunks])
-        if ids.size and not (0 <= ids.min() and ids.max() < c.vocab_size):
-            raise ValueError(f"token ids reach {ids.min()} .. {ids.max()}; the vocabulary is 0 .. {c.vocab_size - 1}.")
-        cos, sin = self._rope(batch.q_positions)
-        key_cos, key_sin = self._rope(batch.key_positions)
-        x = self.embedding[like(self.embedding, ids)]
-        q_width, kv_width = c.q_heads * c.head_dim, c.kv_heads * c.head_dim
-
-        for number, w in enumerate(self.layers):
-
-            def qkv(rows, w=w):
-                return arith.matmul(arith.rms_norm(rows, w["attention_norm"], c.rms_norm_eps), w["qkv"])
-
-            def mlp(rows, w=w):
-                both = arith.matmul(arith.rms_norm(rows, w["mlp_norm"], c.rms_norm_eps), w["gate_up"])
-                gate, up = both[..., : c.intermediate_size], both[..., c.intermediate_size :]
-                return arith.matmul(arith.silu_mul(gate, up), w["down"])
-
-            projected = arith.by_rows(qkv, x, batch.rows)
-            q = projected[:, :q_width].reshape(-1, c.q_heads, c.head_dim)
-            k = projected[:, q_width : q_width + kv_width].reshape(-1, c.kv_heads, c.head_dim)
-            v = projected[:, q_width + kv_width :].reshape(-1, c.kv_heads, c.head_dim)
-            pool.write(number, batch.write_slots, rotate(k, key_cos, key_sin), v)
-            q = rotate(q, cos, sin)
-            attended = attend_paged(q, pool, number, batch.read_slots, batch.starts, batch.masks, arith.name)
-            x = x + arith.by_rows(
-                lambda rows, w=w: arith.matmul(rows, w["o"]), attended.reshape(len(ids), q_width), batch.rows
+        if not 0 <= ids.min() <= ids.max() < self.config.vocab_size:
+            raise ValueError(
+                f"token ids reach {ids.min()} .. {ids.max()}; the vocabulary is 0 .. {self.config.vocab_size - 1}."
             )
-            x = x + arith.by_rows(mlp, x, batch.rows)
 
-        if not len(batch.last_rows):
-            return zeros(x, (0, c.vocab_size))
+        def attend(layer: int, q, k, v):
+            pool.write(layer, batch.write_slots, k, v)
+            return attend_paged(q, pool, layer, batch.read_slots, batch.starts, batch.masks, self.arith.name)
+
+        x = self.embedding[like(self.embedding, ids)]
+        rotate_by = (batch.q_positions, batch.key_positions)
+        return self.compute(x, batch.positions, attend, batch.last_rows, rotate_by)
+
+    def compute(self, x, positions: np.ndarray, attend: Callable, last_rows: np.ndarray, rotate_by=None):
+        """From embeddings to logits: every layer, then the head.
+
+        x           [tokens, hidden_size], the tokens' rows of `embedding`
+        positions   [tokens] int64, the place of each token in its request
+        attend      attend(layer, q, k, v), which stores k and v of this layer and reads them; see `layer`
+        last_rows   [n] int64, the rows of x whose logits are wanted
+        rotate_by   the positions that RoPE is given, for queries and for keys; `positions` for both if left out
+        returns     logits [n, vocab_size]
+        """
+        rotations = [self._rope(p) for p in rotate_by or (positions, positions)]
+        for number, w in enumerate(self.layers):
+            x = self.layer(w, x, positions, rotations, partial(attend, number))
+        if not len(last_rows):
+            return zeros(x, (0, self.config.vocab_size))
 
         def head(rows):
-            return arith.matmul(arith.rms_norm(rows, self.final_norm, c.rms_norm_eps), self.lm_head)
+            return self.arith.matmul(self._norm(rows, self.final_norm), self.lm_head)
 
-        return arith.by_rows(head, x[like(x, batch.last_rows)], batch.rows[batch.last_rows])
+        return self.arith.by_rows(head, x[like(x, last_rows)], positions[last_rows])
+
+    def layer(self, w: dict, x, positions: np.ndarray, rotations: Sequence, attend: Callable):
+        """One transformer layer: attention, then the MLP; each reads a norm of x and adds its result to x.
+
+        w           the layer's weights, one of `layers`
+        x           [tokens, hidden_size]
+        positions   [tokens] int64
+        rotations   (cos, sin) for the queries and (cos, sin) for the keys, as RopeTable gives them
+        attend      attend(q, k, v) stores k and v, and returns what each query reads: [tokens, q_heads, head_dim].
+                    q is [tokens, q_heads, head_dim], k and v are [tokens, kv_heads, head_dim]
+        returns     [tokens, hidden_size]
+        """
+        c, matmul = self.config, self.arith.matmul
+        q_end, k_end = c.q_heads * c.head_dim, (c.q_heads + c.kv_heads) * c.head_dim
+
+        def project(rows):
+            return matmul(self._norm(rows, w["attention_norm"]), w["qkv"])
+
+        def output(rows):
+            return matmul(rows, w["o"])
+
+        def mlp(rows):
+            both = matmul(self._norm(rows, w["mlp_norm"]), w["gate_up"])
+            gate, up = both[..., : c.intermediate_size], both[..., c.intermediate_size :]
+            return matmul(self.arith.silu_mul(gate, up), w["down"])
+
+        qkv = self.arith.by_rows(project, x, positions)
+        q = rotate(qkv[:, :q_end].reshape(-1, c.q_heads, c.head_dim), *rotations[0])
+        k = rotate(qkv[:, q_end:k_end].reshape(-1, c.kv_heads, c.head_dim), *rotations[1])
+        v = qkv[:, k_end:].reshape(-1, c.kv_heads, c.head_dim)
+        attended = attend(q, k, v)
+        x = x + self.arith.by_rows(output, attended.reshape(len(x), q_end), positions)
+        return x + self.arith.by_rows(mlp, x, positions)
+
+    def _norm(self, x, gain):
+        return self.arith.rms_norm(x, gain, self.config.rms_norm_eps)
 
 
 def attend_paged(q, pool, layer: int, read_slots: Sequence, starts: Sequence[int], masks: Sequence, backend: str):
@@ -182,7 +185,7 @@ def attend_paged(q, pool, layer: int, read_slots: Sequence, starts: Sequence[int
     backend      a name in ATTEND
     returns      [tokens, q_heads, head_dim]
 
-    Reads the tokens before `stop` only: what lies behind them in the last block is never touched.
+    Reads the tokens before `stop` only: the rest of the last block is never touched.
     """
     if backend not in ATTEND:
         raise ValueError(f"no attention backend {backend!r}; there are {sorted(ATTEND)}.")
@@ -207,21 +210,22 @@ class _Batch:
             take, stop = len(chunk.token_ids), chunk.start + len(chunk.token_ids)
             if take < 1 or not 0 <= chunk.cached <= chunk.start:
                 raise ValueError(
-                    f"a chunk of {take} tokens at {chunk.start} with {chunk.cached} cached is not possible."
+                    f"a chunk has {take} tokens from {chunk.start} on, {chunk.cached} before it from the cache; "
+                    f"wanted at least 1 token, and 0 to {chunk.start} from the cache."
                 )
-            own = pool.slots(chunk.block_table, 0, stop)
+            slots = pool.slots(chunk.block_table, 0, stop)
             call = (chunk.cached, chunk.start - chunk.cached, take)
             rows.append(np.arange(chunk.start, stop))
             q_positions.append(_positions(wiring.positions or positions, call))
             key_positions.append(_positions(wiring.key_positions or wiring.positions or positions, call))
-            write = own[chunk.start :]
-            write_slots.append(write if wiring.write_slots is None else wiring.write_slots(own, chunk.start))
-            self.read_slots.append(own if wiring.read_slots is None else wiring.read_slots(own, chunk.cached))
+            new = slots[chunk.start :]
+            write_slots.append(new if wiring.write_slots is None else wiring.write_slots(slots, chunk.start))
+            self.read_slots.append(slots if wiring.read_slots is None else wiring.read_slots(slots, chunk.cached))
             self.starts.append(chunk.start)
             self.masks.append(None if wiring.mask is None else _mask(wiring.mask, take, chunk.start))
             if chunk.wants_logits:
                 last_rows.append(sum(len(r) for r in rows) - 1)
-        self.rows = np.concatenate(rows)
+        self.positions = np.concatenate(rows)
         self.q_positions, self.key_positions = np.concatenate(q_positions), np.concatenate(key_positions)
         self.write_slots = pool.check(np.concatenate(write_slots))
         self.last_rows = np.array(last_rows, dtype=np.int64)

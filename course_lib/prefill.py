@@ -1,7 +1,7 @@
 """Prefill a prompt in chunks, with a prefix attached and other requests beside it, and read back its KV.
 
-The whole point: whatever the cut, the prefix and the neighbours, what a request leaves in the cache is
-the same, bit for bit (in the `exact` and `tile` arithmetics).
+What a request leaves in the cache is the same, bit for bit, whatever the cut, the prefix and the requests
+beside it (in the `exact` and `tile` arithmetics).
 """
 
 import hashlib
@@ -38,7 +38,7 @@ class KVSnapshot:
         return {name: hashlib.sha256(_canonical(x).tobytes()).hexdigest() for name, x in arrays.items()}
 
     def values(self, name: str) -> np.ndarray:
-        """The array called k, v or logits as float32, exactly."""
+        """The array called k, v or logits as float32, each value unchanged."""
         array = getattr(self, name)
         return bfloat16_to_float32(array) if self.dtype == "bfloat16" else array.astype(np.float32)
 
@@ -65,7 +65,7 @@ def token_ids(length: int, vocab_size: int) -> list[int]:
 
 
 def one_pass(model: Model, token_ids: Sequence[int], *, block_size: int = 16) -> KVSnapshot:
-    """The reference: the whole prompt in one chunk, nothing cached, nobody beside it."""
+    """The reference: the whole prompt in one chunk, nothing cached, no other request in the batch."""
     return prefill(model, token_ids, [len(token_ids)], block_size=block_size)
 
 
@@ -78,14 +78,14 @@ def prefill(
 
     sizes      chunk lengths, in order; they add up to len(token_ids) - hit
     hit        tokens attached from the prefix cache: another request has computed them, in one pass. Its whole
-               blocks are shared; what is left of a block is copied, since this request will write behind it.
-    beside     other requests, as token ids: all but the last tokens are in the cache before the first step,
-               and each brings one decode (its next token) to every step, so it needs more tokens than there are steps
+               blocks are shared; a block that it fills in part is copied, since this request writes the rest of it.
+    beside     other requests, as token ids. Each decodes one of its last tokens in every step; all tokens before
+               those are computed first. So it needs more tokens than there are steps
     mask, positions, key_positions   a learner's functions, in place of the library's (model.Wiring)
     wiring     more places to put a fault; after_attach(pool, block_table) may spoil the attached prefix
     fill       what slots hold before they are written
 
-    Raises ValueError when the sizes do not add up, hit is not in 0 .. len(token_ids) - 1, or a neighbour is too short.
+    Raises ValueError when the sizes do not add up, hit is not in 0 .. len(token_ids) - 1, or one beside is too short.
     """
     token_ids, sizes = [int(t) for t in token_ids], [int(s) for s in sizes]
     _check(token_ids, sizes, hit, beside, block_size)
@@ -108,7 +108,8 @@ def prefill(
     if beside:
         model.forward([ChunkInput(ids[:n], 0, t) for ids, n, t in zip(beside, computed, beside_tables)], pool)
 
-    start, logits, own = hit, None, len(beside) // 2  # our place in the batch: neither first nor last may matter
+    start, logits = hit, None
+    place = len(beside) // 2  # in the middle of the batch: nothing may depend on being its first or last chunk
     for step, size in enumerate(sizes):
         stop = start + size
         chunks = [
@@ -116,14 +117,14 @@ def prefill(
             for ids, n, t in zip(beside, computed, beside_tables)
         ]
         last = stop == len(token_ids)
-        chunks.insert(own, ChunkInput(token_ids[start:stop], start, table, cached=hit, wants_logits=last))
+        chunks.insert(place, ChunkInput(token_ids[start:stop], start, table, cached=hit, wants_logits=last))
         logits = model.forward(chunks, pool, wiring)
         start = stop
     slots = pool.slots(table, 0, len(token_ids))
     if wiring.read_slots is not None:
         slots = wiring.read_slots(slots, hit)
     k, v = pool.kv_in(slots)
-    return KVSnapshot(*(bits(x) for x in (k, v, logits[own])), dtype=str(k.dtype).removeprefix("torch."))
+    return KVSnapshot(*(bits(x) for x in (k, v, logits[place])), dtype=str(k.dtype).removeprefix("torch."))
 
 
 def _check(token_ids: list[int], sizes: list[int], hit: int, beside: Sequence[Sequence[int]], block_size: int) -> None:

@@ -1,4 +1,4 @@
-"""The next token from logits: greedy, or drawn with a seed. There is no state that a middle chunk could move."""
+"""The next token from logits: greedy, or drawn with a seed. It keeps no state that an earlier chunk could change."""
 
 import hashlib
 
@@ -9,7 +9,8 @@ def sample(logits: np.ndarray, *, temperature: float = 0.0, seed: int = 0, index
     """The token that follows.
 
     logits        [vocab_size], finite
-    temperature   0 takes the largest logit (the first of equals); above, softmax(logits / temperature) is drawn from
+    temperature   0: the token with the largest logit, the first of equal ones; above 0: drawn from
+                  softmax(logits / temperature)
     seed, index   the draw for the token at `index` of its request depends on nothing else: not on how often or in
                   what order sample was called, so neither chunks nor a preemption change what is drawn
 

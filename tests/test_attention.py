@@ -117,7 +117,7 @@ def ahead(chunk_len, start):
 
 
 def last_only(chunk_len, start):
-    """Nobody sees anything but the very last key."""
+    """Every query sees the very last key and no other."""
     mask = np.zeros((chunk_len, start + chunk_len), dtype=bool)
     mask[:, -1] = True
     return mask
@@ -304,4 +304,4 @@ def test_plain_attention_does_build_it_which_shows_that_the_measurement_sees_it(
 
 
 def test_tiles_and_key_blocks_have_the_sizes_of_the_contract():
-    assert (TILE, KEYS) == (32, 512)  # other sizes give other bits: who changes them breaks saved caches
+    assert (TILE, KEYS) == (32, 512)  # other sizes give other bits: a change breaks saved caches

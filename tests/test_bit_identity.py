@@ -1,4 +1,4 @@
-"""The claim of the course: K, V and logits keep their bits however a prompt is cut, whoever shares the batch."""
+"""The claim of the course: K, V and logits keep their bits however a prompt is cut, and whatever shares the batch."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_lib.attention.mask import chunk_attention_mask
-from course_lib.model import ModelConfig
+from course_lib.model_config import ModelConfig
 from course_lib.positions import positions
 from course_lib.prefill import cut, one_pass, prefill, ragged
 from course_lib.weights import seeded_model

@@ -225,6 +225,36 @@ def test_a_folder_that_may_not_be_written_is_refused_before_the_work(refused, tm
     assert "cannot write" in refused("prefill", *CASE, "--chunk", "9", "--save", tmp_path / "a")
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with a name are a matter of Unix")
+@pytest.mark.parametrize("name", ["pipe", "link to the pipe", "link to a device"])
+def test_a_save_over_what_is_no_regular_file_is_refused_before_the_work(refused, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(prefill_command, "seeded_model", None)  # the work would begin with it
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link to the pipe").symlink_to("pipe")
+    (tmp_path / "link to a device").symlink_to(os.devnull)
+    before = {path.name: path.lstat() for path in tmp_path.iterdir()}
+    said = refused("prefill", *CASE, "--chunk", "9", "--save", tmp_path / name)
+    assert f"cannot write {tmp_path / name}: it is a device, a pipe or a socket" in said
+    assert {path.name: path.lstat() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with a name are a matter of Unix")
+@pytest.mark.parametrize("argv", [("sweep", "--out"), ("load", "http://127.0.0.1:9", "--json"),
+                                  ("load", "http://127.0.0.1:9", "--png")])  # fmt: skip
+def test_other_commands_write_no_file_over_a_pipe_either(refused, tmp_path, argv):
+    os.mkfifo(tmp_path / "pipe.json")
+    assert "it is a device, a pipe or a socket" in refused(*argv, tmp_path / "pipe.json")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
+def test_a_save_through_a_link_writes_the_file_and_leaves_the_link(command, tmp_path):
+    (tmp_path / "link").symlink_to("run")
+    save(command, tmp_path / "link", "--chunk", "9")
+    assert (tmp_path / "link").is_symlink() and not (tmp_path / "run").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "run"]
+    assert command("diff", tmp_path / "link", tmp_path / "run")[0] == 0
+
+
 def test_a_save_that_fails_after_the_work_does_not_cost_the_answer(command, tmp_path, monkeypatch):
     def full(*args):
         raise UserError("cannot write: No space left on device.")

@@ -79,7 +79,7 @@ def test_kv_and_logits_are_those_of_one_pass_after_every_step(way, profile):
                 assert_kv_of_one_pass(engine, request)
             if request.id in engine.logits and request.id in dict(record.sampled):
                 assert_logits_of_one_pass(engine, request)
-    assert hit > 0, "nobody hit, so nothing was tested about hits"
+    assert hit > 0, "no request hit, so nothing was tested about hits"
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -117,7 +117,7 @@ def test_after_a_preemption_and_a_rehit_kv_and_logits_are_those_of_one_pass(way)
 @pytest.mark.xdist_group("two-by-two")  # one process, one cold prefill of 7,000 tokens
 @pytest.mark.parametrize("cells", ["neither", "chunking", "caching", "both"])
 def test_the_two_by_two_at_7000_5000_1024_leaves_one_kv(cells):
-    """R22: users B, C and D stream while A's 7,000 tokens arrive, 5,000 of them shared with somebody before."""
+    """R22: users B, C and D stream while A's 7,000 tokens arrive, 5,000 of them shared with an earlier request."""
     m = model("torch")
     prompt, caching = tokens(7000, 3), cells in ("caching", "both")
     cut = {"max_chunk": 1024, "profile": "course"}
@@ -206,7 +206,7 @@ def test_a_sampler_that_meets_nan_fails_the_step_and_nobody_advances(monkeypatch
     assert request.generated == alone(model(), tokens(5), 2)
 
 
-# --- pieces of one's own
+# --- a learner's pieces
 
 
 def test_a_learners_plan_step_really_runs():
@@ -407,7 +407,7 @@ def test_kv_of_a_finished_request_is_refused():
     engine = Engine(model(), num_blocks=10, block_size=4)
     request = engine.add_request(tokens(3), max_tokens=1)
     engine.run()
-    with pytest.raises(ValueError, match="given its blocks back"):
+    with pytest.raises(ValueError, match="its blocks are free"):
         engine.kv(request)
 
 

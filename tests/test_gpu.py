@@ -1,4 +1,4 @@
-"""The same claims on CUDA, in one file that a lent device can run in one call: pytest -m gpu."""
+"""The same claims on CUDA, in one file, so that a borrowed device can run them in one call: pytest -m gpu."""
 
 import numpy as np
 import pytest

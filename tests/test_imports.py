@@ -27,11 +27,12 @@ TABLE = {
     "course_lib.cache.radix": "",
     "course_lib.schedule": "cache.manager cache.prefix cache.radix_manager",
     # the engine, bottom up
-    "course_lib.model": "arithmetic attention positions cache.pool",
+    "course_lib.model_config": "",
+    "course_lib.model": "arithmetic attention cache.pool model_config positions",
     "course_lib.prefill": "arithmetic.arrays model",
     "course_lib.sampling": "",
     "course_lib.engine": "arithmetic.arrays model sampling schedule",
-    "course_lib.weights": "arithmetic.arrays cli model positions prefill",
+    "course_lib.weights": "arithmetic.arrays cli model model_config positions prefill",
     "course_lib.diagnosis": "model prefill",
     # the same scheduler on a clock: integers, no engine
     "course_lib.cost": "cli cache.manager cache.prefix schedule",
@@ -55,7 +56,7 @@ TABLE = {
     "autograder.packing": "autograder.answers",
     "autograder.exercises": "autograder.exercise autograder.answers autograder.compare autograder.packing "
     "course_lib.cache course_lib.cost course_lib.diagnosis course_lib.engine course_lib.lessons course_lib.model "
-    "course_lib.positions course_lib.prefill course_lib.schedule course_lib.weights",
+    "course_lib.model_config course_lib.positions course_lib.prefill course_lib.schedule course_lib.weights",
     "autograder.check": "autograder.exercise autograder.answers autograder.compare autograder.exercises "
     "course_lib.learner.progress",
     # from solutions/ to notebooks and courses: knows no check

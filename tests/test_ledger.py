@@ -247,3 +247,11 @@ def test_the_command_never_writes_over_a_model_or_a_file(tmp_path):
     for folder, words in ((ledger.FOLDER, "holds a model already"), (tmp_path / "file", "is a file, wanted a folder")):
         done = command(folder)
         assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@needs_torch
+def test_a_place_where_the_model_cannot_be_written_is_refused_before_the_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(train_ledger, "train", None)
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(UserError, match="config.json: it is a folder"):
+        train_ledger.main([str(tmp_path)])

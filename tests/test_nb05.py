@@ -1,4 +1,4 @@
-"""Notebook 05: a step that fails changes nothing, a batch changes nobody's bits, the checks see what they should."""
+"""Notebook 05: a step that fails changes nothing, a batch changes no bit, the checks see what they should."""
 
 import copy
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autograder import check
 from autograder.check import evaluate
 from autograder.exercises import EXERCISES, nb05_plan
-from course_lib.lessons.nb01_divisible import KVCache
+from course_lib.lessons.nb01_divisible import KVCache, run_chunk
 from course_lib.lessons.nb05_budget import (
     State,
     abort,
@@ -22,6 +22,7 @@ from course_lib.lessons.nb05_budget import (
     preempt,
     trim,
 )
+from course_lib.model import Model
 from course_lib.prefill import one_pass
 from course_lib.schedule.plan import plan_step
 from course_lib.schedule.request import Chunk, Request
@@ -42,9 +43,9 @@ def new_cache():
 
 def seen(state):
     """All of a state that a step could change."""
-    everybody = sorted([*state.waiting, *state.running], key=lambda r: r.id)
+    requests = sorted([*state.waiting, *state.running], key=lambda r: r.id)
     queues = [r.id for r in state.waiting], [r.id for r in state.running], state.chunks, state.admitted
-    return (*queues, [(r.id, tuple(r.token_ids), r.num_computed) for r in everybody])
+    return (*queues, [(r.id, tuple(r.token_ids), r.num_computed) for r in requests])
 
 
 # Plan, compute, commit
@@ -54,8 +55,8 @@ def seen(state):
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=5), st.data())
 def test_failed_steps_and_preemptions_change_no_token_and_no_order(lengths, data):
     """Against a server to which nothing happens: fake logits choose a token from the request's own tokens."""
-    seats, answer = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
-    budget, cap = data.draw(st.integers(seats, 9)), data.draw(st.integers(0, 4))
+    max_num_seqs, answer = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+    budget, cap = data.draw(st.integers(max_num_seqs, 9)), data.draw(st.integers(0, 4))
     fate = st.sampled_from(["goes well", "goes well", "fails", "preempts"])
     state = State(waiting=[Request(i, prompt(n, i), max_tokens=answer) for i, n in enumerate(lengths)])
     requests, troubles = list(state.waiting), 0
@@ -68,7 +69,7 @@ def test_failed_steps_and_preemptions_change_no_token_and_no_order(lengths, data
             victim = preempt(state)
             assert state.waiting[0] is victim and victim.num_uncomputed == len(victim.token_ids)
         before = seen(state)
-        knobs = {"max_num_batched_tokens": budget, "max_chunk": cap, "max_num_seqs": seats}
+        knobs = {"max_num_batched_tokens": budget, "max_chunk": cap, "max_num_seqs": max_num_seqs}
         plan = plan_step((*state.running, *state.waiting), **knobs)
         assert seen(state) == before, "a plan changes nothing"
         begin(state, plan)
@@ -101,10 +102,10 @@ def test_a_step_that_cannot_be_opened_changes_nothing():
         begin(state, (Chunk(1, 0, 4),))
 
 
-# One forward for everybody
+# One forward for all requests
 
 
-def test_a_ragged_batch_leaves_everybodys_bits_as_they_are_alone():
+def test_a_ragged_batch_leaves_each_requests_bits_as_they_are_alone():
     tokens = {0: prompt(9, 0), 1: prompt(14, 1), 2: prompt(6, 2)}
     caches = {i: new_cache() for i in tokens}
     steps = [
@@ -122,6 +123,27 @@ def test_a_ragged_batch_leaves_everybodys_bits_as_they_are_alone():
         for layer in range(TINY.config.num_layers):
             k, v = caches[i].view(layer)
             assert np.array_equal(k, whole.k[layer]) and np.array_equal(v, whole.v[layer])
+
+
+def test_the_engine_and_both_lessons_run_one_and_the_same_layer(monkeypatch):
+    ids, layer = prompt(9), Model.layer
+
+    def three_ways():
+        ragged = forward_ragged(TINY, pack_ragged((Chunk(0, 0, 9),), {0: ids}), [new_cache()])
+        return one_pass(TINY, ids).logits, run_chunk(TINY, ids, new_cache()), ragged[0]
+
+    right = three_ways()
+    monkeypatch.setattr(Model, "layer", lambda model, w, x, *rest: layer(model, w, x, *rest) + x)
+    changed = three_ways()
+    for engine, one_chunk, ragged in (right, changed):
+        assert np.array_equal(engine, one_chunk) and np.array_equal(engine, ragged)
+    assert not np.isclose(right[0], changed[0]).any()
+
+
+def test_a_ragged_batch_works_in_exact_arithmetic_only():
+    batch = pack_ragged((Chunk(0, 0, 3),), {0: prompt(3)})
+    with pytest.raises(ValueError, match="forward_ragged works in exact arithmetic, not tile"):
+        forward_ragged(TINY.with_arithmetic("tile"), batch, [new_cache()])
 
 
 def test_a_forward_that_fails_in_the_middle_is_forgotten_by_trim():
@@ -172,7 +194,7 @@ def test_the_states_of_a_check_hold_every_situation_and_the_wanted_plan_is_the_l
     calls = PLAN.group(group).cases(check.PUBLIC_SEED)
     rows = [row for call in calls for row in call.facts["rows"]]
     assert any(r.decoding for r in rows) and any(r.computed == r.tokens for r in rows)
-    assert any(r.tokens > r.prompt > r.computed for r in rows), "somebody to recompute"
+    assert any(r.tokens > r.prompt > r.computed for r in rows), "a request to recompute"
     assert any(r.computed == r.prompt - 1 and r.tokens == r.prompt for r in rows), "a last prompt token"
     assert any(0 < r.cached == r.computed for r in rows), "a prefix hit"
     full = 0

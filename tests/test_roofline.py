@@ -14,7 +14,7 @@ from course_lib.cost.linear import PRESETS
 from course_lib.cost.roofline import Roofline
 from course_lib.cost.staircase import STAIRCASES
 from course_lib.cost.work import StepCost, StepWork, pairs, work_of
-from course_lib.model import ModelConfig
+from course_lib.model_config import ModelConfig
 
 LLAMA, H100 = MODELS["8b"], DEVICES["h100"]
 PLAIN = Roofline(device=H100, model=LLAMA)

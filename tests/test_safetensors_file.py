@@ -2,6 +2,8 @@
 
 import json
 import os
+import socket
+import stat
 
 import numpy as np
 import pytest
@@ -163,6 +165,64 @@ def test_a_place_that_cannot_be_written_is_said_in_one_line_and_nothing_is_left(
         write(tmp_path / where, {"x": Tensor(np.ones(3, np.float32), "F32")}, {})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
     assert not any((tmp_path / "folder").iterdir())
+
+
+def node(path, kind):
+    """Something at `path` that is not a regular file."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+    elif kind == "device":
+        try:
+            os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))  # another /dev/null
+        except PermissionError:
+            pytest.skip("only root makes a device")
+    return path
+
+
+def seen(path):
+    of = os.lstat(path)
+    return of.st_mode, of.st_ino, of.st_rdev
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="files of other kinds are a matter of Unix")
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_what_is_no_regular_file_stays_what_it_is_with_and_without_a_link_to_it(tmp_path, kind, linked):
+    there = path = node(tmp_path / "node", kind)
+    if linked:
+        path = tmp_path / "link"
+        path.symlink_to("node")
+    before = seen(there), seen(path)
+    with pytest.raises(UserError, match="it is a device, a pipe or a socket. Name a regular file"):
+        write(path, {"x": Tensor(np.ones(3, np.float32), "F32")}, {})
+    assert (seen(there), seen(path)) == before
+    assert len(list(tmp_path.iterdir())) == 1 + linked
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_a_link_and_its_file_is_written(tmp_path, there):
+    (tmp_path / "folder").mkdir()
+    target, link = tmp_path / "folder" / "a", tmp_path / "link"
+    if there:
+        target.write_bytes(b"old")
+    link.symlink_to("folder/a")
+    write(link, {"x": Tensor(np.arange(3, dtype="<i8"), "I64")}, {})
+    assert os.readlink(link) == "folder/a" and not target.is_symlink()
+    assert read(target)[0]["x"].array.tolist() == [0, 1, 2]
+    assert [p.name for p in target.parent.iterdir()] == ["a"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
+def test_a_link_to_itself_or_into_no_folder_is_refused(tmp_path):
+    for name, target in (("loop", "loop"), ("nowhere", "no/such/folder/a"), ("folder", ".")):
+        (tmp_path / name).symlink_to(target)
+        with pytest.raises(UserError, match="cannot write "):
+            write(tmp_path / name, {}, {})
+        assert os.readlink(tmp_path / name) == target
 
 
 # --- files that are none

@@ -15,7 +15,8 @@ from autograder.exercises import kv
 from autograder.exercises.nb03_tests import RIGHT, WRONG
 from course_lib.cache.pool import KVPool
 from course_lib.diagnosis.faults import FAULTS, Scenario
-from course_lib.model import Model, ModelConfig
+from course_lib.model import Model
+from course_lib.model_config import ModelConfig
 from course_lib.positions import rope
 from course_lib.prefill import one_pass, prefill
 

@@ -2,7 +2,7 @@
 
 exact   no sum rounds: the same bits everywhere (exact.py)
 tile    aligned tiles of one fixed shape: the same bits on one machine, fast (tile.py)
-plain   ordinary kernels on whole chunks: no claim; the contrast, and the yardstick for speed (plain.py)
+plain   ordinary kernels on whole chunks: no claim about bits; for comparison, also of speed (plain.py)
 """
 
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from course_lib.arithmetic.arrays import cast, namespace
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The operations of a model that sum or approximate. Everything else is exact by IEEE 754.
+    """The operations of a model that sum or approximate. IEEE 754 fixes the bits of all others.
 
     prepare(w)               weight [inner, columns] -> the form that matmul takes
     matmul(x, w)             [rows, inner] x prepared -> [rows, columns]
     rms_norm(x, gain, eps)   over the last axis
     silu_mul(gate, up)       silu(gate) * up
-    by_rows(fn, x, positions)  fn over the rows of x, in the way that keeps a row's bits its own
+    by_rows(fn, x, positions)  fn over the rows of x, so that a row's bits depend on no other row
     """
 
     name: str

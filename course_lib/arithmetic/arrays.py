@@ -28,7 +28,7 @@ def zeros(x, shape: tuple[int, ...], dtype=None):
 
 
 def empty(x, shape: tuple[int, ...], dtype=None):
-    """The same, with whatever the memory holds."""
+    """Like `zeros`, but filled with whatever the memory holds."""
     if isinstance(x, np.ndarray):
         return np.empty(shape, dtype or x.dtype)
     return sys.modules["torch"].empty(shape, dtype=dtype or x.dtype, device=x.device)
@@ -48,7 +48,7 @@ def to_numpy(x) -> np.ndarray:
 
 
 def bits(x) -> np.ndarray:
-    """x as it is, on the CPU as NumPy; of bfloat16, which NumPy has not, the bits as uint16."""
+    """x on the CPU as NumPy, in its own dtype; bfloat16, which NumPy lacks, as its bits in uint16."""
     if isinstance(x, np.ndarray):
         return x
     torch = namespace(x)

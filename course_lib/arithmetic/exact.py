@@ -4,8 +4,8 @@ Every factor of a sum is first rounded ("snapped") to a power-of-two grid that i
 all partial sums to be integers below 2**53, which float64 holds exactly. Rounding happens once per
 element, never inside a sum. Works on NumPy arrays and torch tensors alike, on any device.
 
-A row of `matmul` is snapped to a grid of its own, so it depends on that row alone: rows may be cut,
-batched and reordered freely. Relative to |x| |w| the result is within about 1e-6.
+`matmul` snaps each row to a grid that depends on that row alone, so rows may be cut, batched and reordered
+freely. Relative to |x| |w| the result is within about 1e-6.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Ordinary operations of NumPy and torch: what runs inside a tile, and what everybody else uses.
+"""Ordinary operations of NumPy and torch: what runs inside a tile, and what other engines use.
 
 On whole chunks these give no bit identity (notebook 04 shows it). Inside an aligned tile of fixed shape
 they do.

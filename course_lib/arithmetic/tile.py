@@ -53,7 +53,7 @@ def matmul(stack, w):
     """Each tile of a stack times a weight, by one call per tile and block of columns.
 
     stack     [tiles, T, inner]
-    w         [inner, columns], perhaps wider than the stack: the sums are w's, the result is rounded to stack's
+    w         [inner, columns], perhaps of a wider dtype: sums have w's dtype, the result is rounded to stack's
     returns   [tiles, T, columns]
 
     The blocks are the outer loop: a block of the weight stays in the processor's cache for all tiles.

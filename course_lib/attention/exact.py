@@ -20,11 +20,11 @@ def attend_exact(q, k, v, start: int, mask=None):
     The full-row maximum is taken before the exponentials: rescaling as in an online softmax would round.
     """
     xp = namespace(q)
-    snapped = exact.snap_columns(k.swapaxes(0, 1).swapaxes(1, 2))  # once: a key's grid is its own
+    snapped = exact.snap_columns(k.swapaxes(0, 1).swapaxes(1, 2))  # once for all rows: each key has its own grid
     outputs = []
     for first in range(0, q.shape[0], ROWS):
         rows = q[first : first + ROWS]
-        if mask is None:  # later keys are invisible to these rows, so leave them out
+        if mask is None:  # later keys are invisible to all of these rows, so they are left out
             visible = like(q, chunk_attention_mask(rows.shape[0], start + first))
         else:
             visible = like(q, mask[first : first + ROWS])

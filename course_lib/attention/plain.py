@@ -1,4 +1,4 @@
-"""Attention as everybody writes it: the whole score matrix in NumPy, SDPA in torch. No claim about bits."""
+"""Attention in the usual way: the whole score matrix in NumPy, SDPA in torch. No claim about bits."""
 
 import math
 

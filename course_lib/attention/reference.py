@@ -1,4 +1,4 @@
-"""Attention as the formula says it: all scores, one mask, one softmax. The lesson, and the oracle."""
+"""Attention as the formula says it: all scores, one mask, one softmax. Notebook 02 builds it."""
 
 import numpy as np
 

@@ -27,7 +27,7 @@ def attend_tiled(q, k, v, start: int, mask=None, tile: int = TILE):
 
     Computes in float32 whatever the dtype. Needs memory for T x KEYS scores per head, and a copy of k and v.
     """
-    if tile < 1 or KEYS % tile:  # the keys ahead of a query would lie in two blocks, and the last alone is masked
+    if tile < 1 or KEYS % tile:  # the keys ahead of a query could lie in two blocks, and only the last is masked
         raise ValueError(f"tile={tile}; wanted a number of rows that divides {KEYS}, such as {TILE}.")
     stop = start + q.shape[0]
     first_tile, last_tile = start // tile, (stop - 1) // tile
@@ -89,7 +89,7 @@ def _hide(xp, scores, block: slice, keys: int, visible) -> None:
 def _tile_of_mask(mask, first: int, tile: int, start: int):
     """The mask of positions first .. first + T - 1: [T, keys] bool; rows outside the chunk see key 0.
 
-    A right mask needs keys 0 .. first + T - 1. One that looks further ahead gets the tiles it asks for.
+    A right mask needs keys 0 .. first + T - 1. For one that looks further ahead, whole tiles of keys are added.
     """
     rows = slice(max(first - start, 0), first + tile - start)
     part = mask[rows]

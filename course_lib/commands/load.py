@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from course_lib.cli import Parser, UserError, not_negative, positive
+from course_lib.cli import Parser, UserError, file_to_write, not_negative, positive
 from course_lib.load.address import endpoint_at, hidden
 from course_lib.load.arrivals_csv import read_trace
 from course_lib.load.http import httptools_module
@@ -147,9 +147,9 @@ def _refuse_what_cannot_be(args) -> None:
         raise UserError("--vocab says which token ids are drawn: add --token-ids.")
     if args.vocab and args.vocab <= FIRST_ID:
         raise UserError(f"--vocab {args.vocab} leaves no ids: they begin at {FIRST_ID}.")
-    for flag, file in (("--json", None if args.json in (None, "-") else Path(args.json)), ("--png", args.png)):
-        if file and (file.is_dir() or not os.access(file.parent, os.W_OK)):
-            raise UserError(f"{flag} {file}: cannot write there. Name a file in a folder that exists.")
+    for file in (args.json, args.png):
+        if file not in (None, "-"):
+            file_to_write(file)
     if args.png:
         try:
             import matplotlib  # noqa: F401

@@ -1,7 +1,6 @@
 """`python -m course_lib prefill`: run a prompt in chunks and compare its KV with one pass, bit for bit."""
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from course_lib.arithmetic.exact import MAX_KEYS
-from course_lib.cli import Parser, UserError, not_negative, positive
+from course_lib.cli import Parser, UserError, file_to_write, not_negative, positive
 from course_lib.commands import saved
 from course_lib.diagnosis.faults import FAULTS, Scenario
 from course_lib.diagnosis.kv_diff import Divergence, first_divergence
@@ -26,7 +25,7 @@ def parser() -> Parser:
     )
     p.add_argument("--prompt-len", type=positive, required=True, metavar="N", help="tokens in the prompt")
     p.add_argument(
-        "--chunk", required=True, metavar="C[,C...]", help="chunk sizes, each a run of its own; a number or 'ragged'"
+        "--chunk", required=True, metavar="C[,C...]", help="chunk sizes, one run for each; a number or 'ragged'"
     )
     p.add_argument(
         "--hit", type=not_negative, default=0, metavar="H", help="tokens attached from the prefix cache, 0 <= H < N"
@@ -48,7 +47,7 @@ def parser() -> Parser:
     p.add_argument(
         "--fault", choices=sorted(FAULTS), metavar="NAME", help=f"wire in a known fault: {'; '.join(FAULTS)}"
     )
-    p.add_argument("--save", type=Path, metavar="FILE", help="save the (last) run as safetensors, for `diff`")
+    p.add_argument("--save", type=file_to_write, metavar="FILE", help="save the (last) run as safetensors, for `diff`")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     return p
 
@@ -100,10 +99,8 @@ def _refuse_what_cannot_be(args) -> None:
         )
     if args.block_size > saved.MAX_BLOCK_SIZE:
         raise UserError(
-            f"--block-size {args.block_size} is too large: at most {saved.MAX_BLOCK_SIZE} slots are a block."
+            f"--block-size {args.block_size} is too large: a block has at most {saved.MAX_BLOCK_SIZE} slots."
         )
-    if args.save and (args.save.is_dir() or not os.access(args.save.parent, os.W_OK)):
-        raise UserError(f"--save {args.save}: cannot write there. Name a file in a folder that exists.")
 
 
 def _refuse_what_is_not_finite(reference: KVSnapshot, dtype: str) -> None:

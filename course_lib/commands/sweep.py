@@ -9,7 +9,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from course_lib.cli import Parser, UserError, positive
+from course_lib.cli import Parser, UserError, file_to_write, positive
 from course_lib.commands import simulation
 from course_lib.cost.one_prompt import knee, sweep_point
 from course_lib.cost.presets import preset_named
@@ -72,7 +72,7 @@ def _chunks(text: str) -> tuple[int, ...]:
 def _out(text: str) -> Path:
     if Path(text).suffix.lower() not in FORMATS:
         raise UserError(f"--out {text[:60]}: the name must end in {', '.join(FORMATS)}.")
-    return Path(text)
+    return file_to_write(text)
 
 
 # --- points

@@ -1,6 +1,6 @@
 """Known faults of chunked prefill, kept so that they can be replayed.
 
-Each fault is the right engine with one place wired wrongly. Replaying a fault on the same prompt, cut and
+Each fault is the right engine with one mistake in it. Replaying a fault on the same prompt, cut and
 prefix gives the KV that exactly this mistake leaves; a learner's KV with the same hash has the same mistake.
 `seen` says where the first difference shows (s: start of the first affected chunk).
 """
@@ -110,7 +110,7 @@ def _shared_block_mutated(s: Scenario) -> dict:
 
 
 def _stale_block(s: Scenario) -> dict:
-    """The block has been handed to someone else, who wrote other tokens at the same positions."""
+    """The block has been allocated to another request, which wrote other tokens at the same positions."""
     number = _prefix_block(s)
     return {"after_attach": _block_of_another_prefix(s, number, own_tokens=False)}
 
@@ -148,7 +148,7 @@ def _swapped_blocks(s: Scenario) -> dict:
         )
 
     def swap(slots: np.ndarray, cached: int) -> np.ndarray:
-        if cached == 0:  # a neighbour without a prefix
+        if cached == 0:  # another request of the batch, without a prefix
             return slots
         slots, b = slots.copy(), s.block_size
         slots[: 2 * b] = np.concatenate([slots[b : 2 * b], slots[:b]])
@@ -220,7 +220,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "shared block mutated",
-            "somebody wrote into a block that is shared",
+            "a shared block was written to",
             "layer 0 K and V at one position inside the hit",
             _shared_block_mutated,
         ),

@@ -1,4 +1,4 @@
-"""Where two KV caches part, and what that pattern means.
+"""Where two KV caches first differ, and what the pattern of differences means.
 
 Layer 0's keys and values depend on a token and its position alone. So layer 0 K tells about positions,
 layer 0 V about writes and blocks, and a clean layer 0 with a wrong layer 1 about attention.
@@ -103,7 +103,7 @@ def _inside_the_hit(layer: int, positions: np.ndarray, block_size: int) -> str:
             "(its hash lacks the parent)."
         )
     if len(positions) == 1:
-        return f"one position inside the hit ({positions[0]}): somebody wrote into a shared block."
+        return f"one position inside the hit ({positions[0]}): a shared block was written to."
     if len(blocks) == 1:
         return f"the whole block {blocks[0]} of the hit: it was reused for other tokens, or is the wrong block."
     return (

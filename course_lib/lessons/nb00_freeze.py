@@ -1,4 +1,4 @@
-"""A prompt in a step of its own, as the users who stream see it: the exclusive baseline, step by step."""
+"""A prompt in a step without decodes, as streaming users see it: the exclusive baseline, step by step."""
 
 from collections.abc import Sequence
 

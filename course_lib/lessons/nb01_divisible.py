@@ -1,6 +1,7 @@
-"""Prefill over a cache without pages: the smallest thing that works. The engine's own, over a paged pool, is model.py.
+"""Prefill over a cache without pages, the smallest that works. The engine's forward, over a paged pool, is in model.py.
 
-A cache here is any object with append(layer, k, v) and view(layer); it holds one request. The bits are the model's own.
+A cache here is any object with append(layer, k, v) and view(layer); it holds one request. The layer is the model's, and
+so are the bits.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,6 @@ import numpy as np
 
 from course_lib.attention.exact import attend_exact
 from course_lib.model import Model
-from course_lib.positions import rope_cos_sin, rotate
 
 
 class KVCache:
@@ -24,7 +24,7 @@ class KVCache:
         self.v = [np.zeros((0, kv_heads, head_dim), dtype=np.float32) for _ in range(num_layers)]
 
     def append(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
-        """Keep the next tokens' keys and values in one layer, behind those that it has.
+        """Add the next tokens' keys and values to one layer, after the ones that are there.
 
         k, v   [new tokens, kv_heads, head_dim]   float32; the caller may use these arrays for something else afterwards
         """
@@ -32,7 +32,7 @@ class KVCache:
         self.v[layer] = np.concatenate([self.v[layer], v])
 
     def view(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values of all tokens so far in one layer, those of no token included.
+        """Keys and values of all tokens so far in one layer; arrays of length 0 before the first token.
 
         returns   k, v: [tokens, kv_heads, head_dim]   float32
         """
@@ -57,7 +57,7 @@ def prefill(model, ids: Sequence[int], sizes: Sequence[int]) -> tuple:
 
 
 def run_chunk(model: Model, ids: Sequence[int], cache: KVCache) -> np.ndarray:
-    """Compute the tokens that come next behind those in `cache`, and append their keys and values to it.
+    """Compute the next tokens after the ones in `cache`, and append their keys and values to it.
 
     ids       the next tokens, at least one
     cache     any object with append(layer, k, v) and view(layer); what it holds says where the tokens stand
@@ -66,30 +66,25 @@ def run_chunk(model: Model, ids: Sequence[int], cache: KVCache) -> np.ndarray:
     In each layer the chunk's own keys and values are appended first; then its queries read the whole view. Whatever the
     view holds is taken for the truth, the chunk's own tokens at its end.
     """
-    c, arith = model.config, model.arith
-    if arith.name != "exact":
-        raise ValueError(f"run_chunk works in exact arithmetic, not {arith.name}: model.with_arithmetic('exact').")
-    if not len(ids) or not 0 <= min(ids) <= max(ids) < c.vocab_size:
-        raise ValueError(f"a chunk needs at least one token id, each in 0 .. {c.vocab_size - 1}.")
+    expect_exact(model, "run_chunk")
+    if not len(ids) or not 0 <= min(ids) <= max(ids) < model.config.vocab_size:
+        raise ValueError(f"a chunk needs at least one token id, each in 0 .. {model.config.vocab_size - 1}.")
     start = len(cache.view(0)[0])
-    cos, sin = rope_cos_sin(np.arange(start, start + len(ids)), c.head_dim, c.rope_theta)
-    q_end, k_end = c.q_heads * c.head_dim, (c.q_heads + c.kv_heads) * c.head_dim
 
-    x = model.embedding[np.asarray(ids)]
-    for layer, w in enumerate(model.layers):
-        qkv = arith.matmul(arith.rms_norm(x, w["attention_norm"], c.rms_norm_eps), w["qkv"])
-        q = rotate(qkv[:, :q_end].reshape(-1, c.q_heads, c.head_dim), cos, sin)
-        k = rotate(qkv[:, q_end:k_end].reshape(-1, c.kv_heads, c.head_dim), cos, sin)
-        v = qkv[:, k_end:].reshape(-1, c.kv_heads, c.head_dim)
+    def attend(layer: int, q, k, v):
         cache.append(layer, k, v)
         keys, values = cache.view(layer)
         if keys.shape != values.shape or len(keys) < len(ids):
             raise ValueError(
                 f"layer {layer} of the cache has keys {keys.shape}, values {values.shape} after the append."
             )
-        attended = attend_exact(q, keys, values, len(keys) - len(ids))
-        x = x + arith.matmul(attended.reshape(len(ids), q_end), w["o"])
-        both = arith.matmul(arith.rms_norm(x, w["mlp_norm"], c.rms_norm_eps), w["gate_up"])
-        gate, up = both[:, : c.intermediate_size], both[:, c.intermediate_size :]
-        x = x + arith.matmul(arith.silu_mul(gate, up), w["down"])
-    return arith.matmul(arith.rms_norm(x[-1:], model.final_norm, c.rms_norm_eps), model.lm_head)[0]
+        return attend_exact(q, keys, values, len(keys) - len(ids))
+
+    positions = np.arange(start, start + len(ids))
+    return model.compute(model.embedding[np.asarray(ids)], positions, attend, np.array([len(ids) - 1]))[0]
+
+
+def expect_exact(model: Model, name: str) -> None:
+    """ValueError unless the model is in exact arithmetic, the only one in which `name` works."""
+    if model.arith.name != "exact":
+        raise ValueError(f"{name} works in exact arithmetic, not {model.arith.name}: model.with_arithmetic('exact').")

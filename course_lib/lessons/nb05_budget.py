@@ -1,7 +1,7 @@
 """What notebook 05 builds: a step that is planned, computed and then committed or aborted, and a ragged batch.
 
 At lesson scale: no blocks and no prefix cache. The scheduler that does all of it is schedule/scheduler.py, and the
-forward over a paged pool is model.py; the bits are the model's own.
+forward over a paged pool is in model.py; the layer is the same, and so are the bits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,20 +10,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from course_lib.attention.exact import attend_exact
-from course_lib.lessons.nb01_divisible import KVCache, run_chunk
+from course_lib.lessons.nb01_divisible import KVCache, expect_exact, run_chunk
 from course_lib.model import Model
-from course_lib.positions import rope_cos_sin, rotate
 from course_lib.schedule.request import Chunk, Request
 
 
 @dataclass
 class State:
-    """Who waits, who runs, and the step that is open.
+    """The waiting and the running requests, and the step that is open.
 
     waiting    in order of arrival
     running    in order of admission
     chunks     what the open step computes; () between two steps
-    admitted   how many requests the open step has let in: the last ones of `running`
+    admitted   how many requests the open step has admitted: the last ones of `running`
     """
 
     waiting: list[Request] = field(default_factory=list)
@@ -33,24 +32,24 @@ class State:
 
 
 def begin(state: State, plan: Sequence[Chunk]) -> None:
-    """Open a step: who waits and has a chunk in the plan is let in. No request advances.
+    """Open a step: each waiting request with a chunk in the plan is admitted. No request advances.
 
-    ValueError, and nothing changed, when a step is open already, when nobody is planned, or when the plan lets
-    somebody overtake in the queue.
+    ValueError, and nothing changed, when a step is open already, when the plan is empty, or when it lets a request
+    overtake another in the queue.
     """
     if state.chunks or not plan:
         raise ValueError("the step before is still open." if state.chunks else "there is nothing in the plan.")
     planned = {chunk.request_id for chunk in plan}
-    let_in = sum(request.id in planned for request in state.waiting)
-    if any(request.id not in planned for request in state.waiting[:let_in]):
+    admitted = sum(request.id in planned for request in state.waiting)
+    if any(request.id not in planned for request in state.waiting[:admitted]):
         raise ValueError("the plan lets a request overtake another in the queue.")
-    state.running += state.waiting[:let_in]
-    del state.waiting[:let_in]
-    state.chunks, state.admitted = tuple(plan), let_in
+    state.running += state.waiting[:admitted]
+    del state.waiting[:admitted]
+    state.chunks, state.admitted = tuple(plan), admitted
 
 
 def commit(state: State, sampled: Mapping[int, int]) -> list[int]:
-    """The open step was computed: whoever has a chunk in it advances, and the step is closed.
+    """The open step was computed: each request with a chunk in it advances, and the step is closed.
 
     sampled   request id -> the token that the logits of its chunk's last token choose, for every chunk of the step
     returns   ids of the requests that are finished now, in the order of `running`; they are in it no longer
@@ -73,7 +72,8 @@ def commit(state: State, sampled: Mapping[int, int]) -> list[int]:
 def abort(state: State) -> None:
     """The open step was not computed: everything is again as it was before the step was opened.
 
-    Those whom it let in stand at the front of `waiting` again, in their order. No request has advanced, and none does.
+    The requests that it admitted stand at the front of `waiting` again, in their order. No request has advanced, and
+    none does.
     """
     first = len(state.running) - state.admitted
     state.waiting[:0] = state.running[first:]
@@ -103,8 +103,8 @@ def pack_ragged(
               ids         the token ids of all chunks, one chunk behind another: a row for each
               positions   where each of them stands in its own request
               cu_q        chunk i has the rows cu_q[i] to cu_q[i + 1] - 1; one number more than chunks, the first is 0
-              cu_k        the same for keys: chunk i's are cu_k[i] to cu_k[i + 1] - 1, those of its request's tokens
-                          before the chunk and the chunk's own
+              cu_k        the same for keys: chunk i has the keys cu_k[i] to cu_k[i + 1] - 1, one for each token of
+                          its request up to the end of the chunk
     """
     ids, positions, cu_q, cu_k = [], [], [0], [0]
     for chunk in chunks:
@@ -126,38 +126,27 @@ def forward_ragged(
     returns   logits [chunks, vocab_size] of each chunk's last token
     out_of_memory_in   raise MemoryError in this layer, to show what a step leaves that fails in the middle
 
-    The keys of all requests stand one behind another, and cu_k alone says whose they are: with a wrong one a request
-    reads another user's. ValueError, before anything has changed, when the four lists do not fit together.
+    The keys of all requests stand one behind another, and cu_k alone says where each request's begin: with a wrong one
+    a request reads keys of another user. ValueError, before anything changes, when the four lists do not fit together.
     """
-    c, arith = model.config, model.arith
+    expect_exact(model, "forward_ragged")
     ids, positions, cu_q, cu_k = (np.asarray(part, dtype=np.int64) for part in batch)
-    _expect_batch(ids, positions, cu_q, cu_k, caches, c.vocab_size)
+    _expect_batch(ids, positions, cu_q, cu_k, caches, model.config.vocab_size)
     spans = list(zip(cu_q, cu_q[1:], cu_k, cu_k[1:]))
-    cos, sin = rope_cos_sin(positions, c.head_dim, c.rope_theta)
-    q_end, k_end = c.q_heads * c.head_dim, (c.q_heads + c.kv_heads) * c.head_dim
 
-    x = model.embedding[ids]
-    for layer, w in enumerate(model.layers):
+    def attend(layer: int, q, k, v):
         if layer == out_of_memory_in:
             raise MemoryError(f"out of memory in layer {layer}")
-        qkv = arith.matmul(arith.rms_norm(x, w["attention_norm"], c.rms_norm_eps), w["qkv"])
-        q = rotate(qkv[:, :q_end].reshape(-1, c.q_heads, c.head_dim), cos, sin)
-        k = rotate(qkv[:, q_end:k_end].reshape(-1, c.kv_heads, c.head_dim), cos, sin)
-        v = qkv[:, k_end:].reshape(-1, c.kv_heads, c.head_dim)
         for cache, (row, row_end, _, _) in zip(caches, spans):
             cache.append(layer, k[row:row_end], v[row:row_end])
         keys, values = (np.concatenate(parts) for parts in zip(*(cache.view(layer) for cache in caches)))
-        attended = np.concatenate(
-            [
-                attend_exact(q[row:row_end], keys[key:key_end], values[key:key_end], key_end - key - (row_end - row))
-                for row, row_end, key, key_end in spans
-            ]
-        )
-        x = x + arith.matmul(attended.reshape(len(ids), q_end), w["o"])
-        both = arith.matmul(arith.rms_norm(x, w["mlp_norm"], c.rms_norm_eps), w["gate_up"])
-        gate, up = both[:, : c.intermediate_size], both[:, c.intermediate_size :]
-        x = x + arith.matmul(arith.silu_mul(gate, up), w["down"])
-    return arith.matmul(arith.rms_norm(x[cu_q[1:] - 1], model.final_norm, c.rms_norm_eps), model.lm_head)
+        outputs = [
+            attend_exact(q[row:row_end], keys[key:key_end], values[key:key_end], key_end - key - (row_end - row))
+            for row, row_end, key, key_end in spans
+        ]
+        return np.concatenate(outputs)
+
+    return model.compute(model.embedding[ids], positions, attend, cu_q[1:] - 1)
 
 
 def _expect_batch(ids, positions, cu_q, cu_k, caches: Sequence[KVCache], vocab_size: int) -> None:

@@ -1,4 +1,4 @@
-"""What notebook 06 builds: a sweep of chunk sizes, what waits come to, the knee, and a roofline of a single step.
+"""What notebook 06 builds: a sweep of chunk sizes, percentiles of waits, the knee, and a roofline of a single step.
 
 Everything is modelled, in microseconds. The library's own, larger versions are cost.linear, cost.metrics and
 cost.roofline.
@@ -14,7 +14,7 @@ from course_lib.cost.linear import LinearCost
 
 
 def itl(gaps: Sequence[int]) -> tuple[int, int, int]:
-    """P50, P99 and the longest of some waits, each of them one of the waits: nearest rank, nothing in between.
+    """P50, P99 and the longest of some waits. Each is one of the waits: nearest rank, no interpolation.
 
     P99 is the smallest of the gaps that at least 99 in a hundred of them do not exceed; P50 likewise.
 
@@ -29,7 +29,7 @@ def itl(gaps: Sequence[int]) -> tuple[int, int, int]:
 def sweep(chunks: Sequence[int], prompt: int, users: int, m: LinearCost) -> list[tuple[int, int, int, int, int]]:
     """What each chunk size gives and takes, for one prompt among streaming users.
 
-    Each step computes `chunk` tokens of the prompt, the last one what is left, and decodes one token for every user.
+    Each step computes `chunk` tokens of the prompt, the last step what is left, and decodes one token for every user.
 
     chunks    chunk sizes, in any order
     prompt    tokens in the prompt
@@ -99,7 +99,7 @@ def roofline(prefill: int, decodes: int, context: int, hw: Hardware) -> float:
 
     The matrix products read every weight once and do their arithmetic for every token of the step, a decode being one
     token. Reading and arithmetic run at the same time, so the slower one counts. After that each decode reads the K
-    and V of its own context, which takes its time on top.
+    and V of its context, which takes more time.
 
     prefill   prompt tokens in the step, 0 or more
     decodes   users who get one token each, 0 or more

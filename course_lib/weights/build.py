@@ -8,7 +8,8 @@ from dataclasses import asdict
 import numpy as np
 
 from course_lib.cli import UserError
-from course_lib.model import Model, ModelConfig
+from course_lib.model import Model
+from course_lib.model_config import ModelConfig
 
 
 def build(config: ModelConfig, make: Callable, convert: Callable, arith: str) -> Model:
@@ -51,7 +52,7 @@ def expected_shapes(c: ModelConfig) -> dict:
 
 
 def converter(backend: str, dtype: str, device: str) -> Callable[[np.ndarray], object]:
-    """float32 NumPy -> array of the wanted library, dtype and device. Raises UserError when there is none such."""
+    """float32 NumPy -> array of the wanted library, dtype and device. Raises UserError when that cannot be had here."""
     if backend == "numpy":
         if dtype != "float32" or device != "cpu":
             raise UserError(

@@ -11,11 +11,12 @@ import numpy as np
 
 from course_lib.arithmetic.arrays import bfloat16_to_float32
 from course_lib.cli import UserError
-from course_lib.model import Model, ModelConfig
+from course_lib.model import Model
+from course_lib.model_config import ModelConfig
 from course_lib.weights import safetensors_file
 from course_lib.weights.build import build, converter
 
-# Our weight: the parts of Hugging Face's checkpoint it is made of, each stored as [columns, inner].
+# Our weight: the tensors of a Hugging Face checkpoint that it is made of, each stored as [columns, inner].
 LAYER_TENSORS = {
     "attention_norm": ("input_layernorm",),
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -41,7 +42,7 @@ def load_model(
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """config.json as a ModelConfig. Raises UserError for an architecture or option that this engine has not."""
+    """config.json as a ModelConfig. Raises UserError for an architecture or option that this engine lacks."""
     path = folder / "config.json"
     raw = _read_json(path, "Is it a Hugging Face style model folder?")
     try:

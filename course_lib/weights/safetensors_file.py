@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from course_lib.cli import UserError
+from course_lib.cli import UserError, file_to_write
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
@@ -101,7 +101,12 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a file, under another name first, so that an interrupted write leaves no half file, and no other."""
+    """Write a file, under another name first, so that an interrupted write leaves no half file, and no other.
+
+    A link stays a link: what it points at is written. UserError for a device, a pipe or a folder, which stays as it is.
+    """
+    file_to_write(path)
+    path = Path(os.path.realpath(path))
     header, offset = {"__metadata__": metadata}, 0
     for name, tensor in tensors.items():
         size = tensor.array.nbytes

@@ -3,7 +3,8 @@
 import numpy as np
 
 from course_lib.cli import UserError
-from course_lib.model import Model, ModelConfig
+from course_lib.model import Model
+from course_lib.model_config import ModelConfig
 from course_lib.weights.build import build, converter
 
 SEEDED = {

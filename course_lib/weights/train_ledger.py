@@ -1,7 +1,7 @@
 """`python -m course_lib.weights.train_ledger OUT_DIR`: train the ledger model; OUT_DIR is loadable like any other.
 
-Data, initial weights and order are fixed by the seed; the last bits of training are the machine's own, so a
-second run gives a model as good, not the same bits. What the course uses is in assets/ledger.
+Data, initial weights and order are fixed by the seed, but the last bits of training depend on the machine: a
+second run gives a model that is as good, with other bits. The course uses the one in assets/ledger.
 """
 
 import json
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from course_lib.cli import Parser, UserError, not_negative, positive, run_command
-from course_lib.model import ModelConfig
+from course_lib.cli import Parser, UserError, file_to_write, not_negative, positive, run_command
+from course_lib.model_config import ModelConfig
 from course_lib.positions import rope_cos_sin, rotate
 from course_lib.weights.build import expected_shapes
 from course_lib.weights.huggingface import LAYER_TENSORS, SHARED_TENSORS
@@ -32,7 +32,7 @@ PROG = "python -m course_lib.weights.train_ledger"
 def lessons(steps: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """`steps` batches, short prompts first: token ids and targets, both [prompts, tokens] int64, -1 = no target.
 
-    The target is at every name, not at the query alone: what did this name hold before? So a prompt asks many times.
+    Every name has a target, not the query alone: the digit that this name held before. So a prompt teaches many times.
     """
     begin, planned = 0, 0
     for statements, share in CURRICULUM:
@@ -191,6 +191,8 @@ def main(argv: Sequence[str]) -> int:
     except ImportError:
         raise UserError("training needs PyTorch, which is not installed. Use pip install torch.") from None
     args.folder.mkdir(parents=True, exist_ok=True)  # before minutes of work
+    for name in ("config.json", "model.safetensors"):
+        file_to_write(args.folder / name)
     torch.set_num_threads(args.threads)
     begin = time.perf_counter()
 

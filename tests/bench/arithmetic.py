@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from course_lib.attention import ATTEND
-from course_lib.model import ChunkInput, ModelConfig
+from course_lib.model import ChunkInput
+from course_lib.model_config import ModelConfig
 from course_lib.weights import seeded_model
 
 # Large enough that matmuls dominate, small enough for a laptop: 2 layers, 19 million weights.

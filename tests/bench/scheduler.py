@@ -16,7 +16,7 @@ from course_lib.cache.manager import CacheManager
 from course_lib.cache.prefix import PrefixCache, block_hash, root_hash
 from course_lib.cache.radix_manager import RadixManager
 from course_lib.engine import Engine
-from course_lib.model import ModelConfig
+from course_lib.model_config import ModelConfig
 from course_lib.schedule.plan import plan_step
 from course_lib.schedule.profiles import PROFILES
 from course_lib.schedule.request import Request
