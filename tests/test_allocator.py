@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_lib.cache.allocator import BlockAllocator
-from course_lib.cache.prefix import PrefixCache
+from course_lib.cache.prefix import PrefixIndex
 
 
-def lend(count: int, size: int, cached: int, **rules) -> tuple[BlockAllocator, PrefixCache, list[int]]:
+def lend(count: int, size: int, cached: int, **rules) -> tuple[BlockAllocator, PrefixIndex, list[int]]:
     """An allocator that has lent `count` of `size` blocks, the first `cached` of which are published."""
-    prefix = PrefixCache()
+    prefix = PrefixIndex()
     allocator = BlockAllocator(size, prefix, **rules)
     table = allocator.allocate(count)
     for block in table[:cached]:

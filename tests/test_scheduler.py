@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from oracle import OracleModel
 
-from course_lib.cache.prefix import PrefixCache
+from course_lib.cache.prefix import PrefixIndex
 from course_lib.engine import Engine
 from course_lib.schedule.profiles import PROFILES, profile_named
 from course_lib.schedule.request import Chunk, Request
@@ -194,7 +194,7 @@ def test_a_plan_may_be_any_sequence_of_chunks_in_any_whole_numbers():
 def test_a_policy_that_never_settles_is_reported():
     state = {"size": 1}
 
-    class Restless(PrefixCache):
+    class Restless(PrefixIndex):
         def match(self, hashes):
             state["size"] = 1 - state["size"]
             return [1] * state["size"]
@@ -268,9 +268,9 @@ def test_an_undone_step_restores_the_queue_that_a_policy_picked_from():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"profile": "sarathi", "prefix_cache": PrefixCache()}, "the profile sarathi has no prefix cache"),
-        ({"enable_prefix_caching": False, "prefix_cache": PrefixCache()}, "enable_prefix_caching is False"),
-        ({"prefix_cache": PrefixCache}, "is a class; give an object of it"),
+        ({"profile": "sarathi", "prefix_cache": PrefixIndex()}, "the profile sarathi has no prefix cache"),
+        ({"enable_prefix_caching": False, "prefix_cache": PrefixIndex()}, "enable_prefix_caching is False"),
+        ({"prefix_cache": PrefixIndex}, "is a class; give an object of it"),
         ({"prefix_cache": object()}, "has no match, publish, forget, __contains__"),
         ({"enable_chunked_prefill": False, "plan_step": lambda *_: ()}, "leave one out"),
         ({"max_num_seqs": 64, "max_num_batched_tokens": 8}, "max_num_seqs=64"),

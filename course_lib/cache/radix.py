@@ -34,7 +34,7 @@ class Match:
     node: Node = field(repr=False)  # where it ends: lock it before the next evict
 
 
-class RadixTree:
+class RadixCache:
     """Finds, keeps and gives up cached prefixes, in whole blocks of `block_size` tokens (SGLang: pages).
 
     `keys` are (kind, value) pairs, in any order, that separate caches: (("salt", "s1"),) shares nothing with ().

@@ -4,7 +4,7 @@ from hashlib import sha256
 from struct import pack
 
 from course_lib.cache.manager import CacheManager
-from course_lib.cache.prefix import PrefixCache
+from course_lib.cache.prefix import PrefixIndex
 from course_lib.cost.workload import Arrival
 from course_lib.schedule.request import Request
 
@@ -22,7 +22,7 @@ def fill_prompt(request: Request, arrival: Arrival, cache) -> None:
     request.prompt_len = prompt = arrival.prompt_tokens
     if isinstance(cache, CacheManager):
         full = 0 if cache.prefix is None else prompt // cache.block_size
-        if isinstance(cache.prefix, PrefixCache):
+        if isinstance(cache.prefix, PrefixIndex):
             request.block_hashes = _names(request.id, arrival, full, cache.block_size)
             request.salt = "" if full else str(request.id)  # shares nothing: no full block of its prompt
             plain = full * cache.block_size
