@@ -42,8 +42,8 @@ def situations(draw):
     profile = draw(st.sampled_from(sorted(PROFILES)))
     max_num_seqs = draw(st.integers(1, 5))
     knobs = {
-        "num_blocks": draw(st.integers(8, 60)), "block_size": draw(st.sampled_from([1, 2, 4, 16])), "max_num_seqs": max_num_seqs,
-        "budget": draw(st.integers(max_num_seqs, 64)), "caching": draw(st.booleans()),
+        "num_blocks": draw(st.integers(8, 60)), "block_size": draw(st.sampled_from([1, 2, 4, 16])),
+        "max_num_seqs": max_num_seqs, "budget": draw(st.integers(max_num_seqs, 64)), "caching": draw(st.booleans()),
     }  # fmt: skip
     prompts = st.tuples(st.integers(0, 2), st.integers(1, 40), st.integers(1, 25))
     return profile, knobs, draw(st.lists(prompts, min_size=1, max_size=7))

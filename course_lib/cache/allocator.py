@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Findable(Protocol):
-    """What an allocator asks of a prefix cache: which blocks can be found by content, and to forget one."""
+    """What an allocator needs of a prefix cache: which blocks can be found by content, and to forget one."""
 
     def __contains__(self, block: int) -> bool: ...
 

@@ -12,7 +12,7 @@ from course_lib.cache.prefix import PrefixIndex, extend_hashes
 
 @dataclass
 class HitStats:
-    """Counted for each admission that looked its prompt up, when its step commits; those after a preemption too."""
+    """Counted for each admission that looked its prompt up, also after a preemption, when its step commits."""
 
     num_lookups: int = 0
     num_hits: int = 0  # lookups that found at least one block

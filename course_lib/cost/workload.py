@@ -1,4 +1,4 @@
-"""Requests as they arrive, with their lengths: workloads for the simulator, the same again each time they are iterated."""
+"""Workloads for the simulator: when requests arrive, and how long they are; the same each time it is iterated."""
 
 from __future__ import annotations
 

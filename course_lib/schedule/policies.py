@@ -56,7 +56,7 @@ def whole_prompt_pick(queue: Sequence[int], budget: int) -> list[int]:
     """Which of the waiting prompts run in this step, whole. Returns their places in the queue, counted from 0.
 
     First come, first served: the step takes prompts from the front while all of the next one still fits. One that
-    does not fit stops those behind it too.
+    does not fit stops all behind it too.
 
     queue    tokens of each waiting prompt, in order of arrival, each at least 1
     budget   tokens that the step has left for prompts

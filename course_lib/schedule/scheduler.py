@@ -22,7 +22,7 @@ class Scheduler:
     enable_chunked_prefill  False: every prompt runs in one step (Profile.without_chunking)
     plan_step               a policy in place of the profile's, for instance a learner's (Profile.with_policy)
     max_num_batched_tokens  tokens in a step, decodes included
-    max_chunk               tokens of one request in a step; 0 = no limit but the step's
+    max_chunk               tokens of one request in a step; 0 = no further limit
     max_num_seqs            requests that run at once, those with a prompt half done included
     refuse_stuck            False: accept requests that can never run, to show starvation
     """
@@ -59,7 +59,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a request. ValueError, with the reason, for one that could never finish."""
         if request.id in self.requests:
-            raise ValueError(f"request {request.id} is here already; give each request an id of its own.")
+            raise ValueError(f"request {request.id} is here already; give each request another id.")
         if self.refuse_stuck and (reason := why_never(request, self)):
             raise ValueError(f"request {request.id} can never finish: {reason}")
         self.requests[request.id] = request
@@ -129,7 +129,7 @@ class Scheduler:
         self.waiting.insert(place, request)
 
     def undo(self, step: Step) -> None:
-        """The step was not computed: no request advances, no block that it published is found, its admissions are undone.
+        """The step was not computed: no request advances, what it published is not found, what it admitted waits again.
 
         What it preempted stays preempted, and what it evicted stays evicted: both are only work to redo.
         """
