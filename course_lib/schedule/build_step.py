@@ -100,7 +100,7 @@ class StepBuilder:
         s, step = self.scheduler, self.step
         for chunk in plan:
             request = s.requests[chunk.request_id]
-            if step.chunks.get(request.id) == chunk:
+            if request.id in step.chunks and step.chunks[request.id] == chunk:  # reserved for an earlier plan
                 continue
             if request.block_table:  # running
                 if not self.cache.allocate(request, chunk.stop):
