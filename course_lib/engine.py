@@ -27,7 +27,7 @@ class Engine:
     enable_prefix_caching, enable_chunked_prefill     as in vLLM
     plan_step, mask, positions, prefix_cache          your functions and your class, which run in place of
                              schedule.plan.plan_step, attention.mask.chunk_attention_mask, positions.positions and
-                             cache.prefix.PrefixCache
+                             cache.prefix.PrefixIndex
     refuse_stuck             False: accept requests that can never run, to show starvation
 
     `logits` holds the last step's logits [vocab_size] of each request that got a token in it, by request id.

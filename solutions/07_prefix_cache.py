@@ -38,7 +38,7 @@ from autograder import check
 from autograder.exercises import EXERCISES
 from course_lib.cache import prefix as library
 from course_lib.cache.manager import CacheManager
-from course_lib.cache.radix import RadixTree as LibraryTree
+from course_lib.cache.radix import RadixCache
 from course_lib.cost.devices import MODELS
 from course_lib.engine import Engine
 from course_lib.lessons import nb07_prefix_cache as lesson
@@ -134,7 +134,7 @@ def tokens_of(letters, more=0):
 
 
 traces = {"ABCD": 0, "ABEF": 0, "XBCD": 0, "ABCD again": 0, "ABC and a token": 0}
-manager = CacheManager(30, 16, library.PrefixCache())  # the engine's own
+manager = CacheManager(30, 16, library.PrefixIndex())  # the engine's own
 for number, name in enumerate(traces):
     letters, _, more = name.partition(" ")
     request = Request(number, tokens_of(letters, more=1 if more == "and a token" else 0))
@@ -273,7 +273,7 @@ def best_ms(work, tries=5):
 
 
 chain = hashes_of(ids, 16, library.root_hash())
-known = library.PrefixCache()
+known = library.PrefixIndex()
 for block, value in enumerate(chain[:312], 1):
     known.publish(value, block)
 print(f"measured: {best_ms(lambda: hashes_of(ids, 16, library.root_hash())):.2f} ms for a chain of {len(chain)} hashes")
@@ -300,7 +300,7 @@ assert len(chain) == 437 and len(known.match(chain)) == 312
 found_behind_a_gap = None  # a list of block numbers
 
 # %% id="gap-reveal"
-table = library.PrefixCache()
+table = library.PrefixIndex()
 for block, value in enumerate((b"h0", b"h1", b"h2"), 1):
     table.publish(value, block)
 table.forget(2)
@@ -564,7 +564,7 @@ def random_prompt(rng):
 
 rng = random.Random(7)
 allocator, table = Allocator(40), PrefixCache(40)
-ours, theirs = RequestCache(allocator, table, 4), CacheManager(40, 4, library.PrefixCache(), uncached_first=False)
+ours, theirs = RequestCache(allocator, table, 4), CacheManager(40, 4, library.PrefixIndex(), uncached_first=False)
 running, hits, wanted = [], 0, 0
 for number in range(300):
     request = Request(number, random_prompt(rng))
@@ -679,7 +679,7 @@ check.RadixTree(RadixTree, group="nodes")
 
 # %% id="compare"
 rng = random.Random(11)
-flat, own, theirs, spare = PrefixCache(2_000), RadixTree(4), LibraryTree(4), 1
+flat, own, theirs, spare = PrefixCache(2_000), RadixTree(4), RadixCache(4), 1
 for _ in range(200):
     token_ids = random_prompt(rng)
     chain = hashes_of(token_ids, 4, library.root_hash())

@@ -227,7 +227,7 @@ cut_2048 = [None]
 
 # %% id="shared-reveal"
 for budget, guess in ((1_024, cut_1024), (2_048, cut_2048)):
-    story = walkthrough.tell(walkthrough.Setting("one budget", budget=budget, max_chunk=0), 1)
+    story = walkthrough.tell(walkthrough.Knobs("one budget", budget=budget, max_chunk=0), 1)
     cut = [stop - start for start, stop in story.chunks]
     longest = max(story.step_us(step) for step in story.steps)
     print(f"budget {budget:,}: you said {guess}, and it is {cut}; the longest step takes {longest:,} us (modelled)")
@@ -333,8 +333,8 @@ def tail_chunks(block_size, budget, cap, admit=admit, next_chunk=next_chunk, ste
 
 for block_size, budget, cap in ((1, 1_027, 1_024), (16, 1_027, 1_024), (256, 1_027, 1_024), (1, 1_024, 0), (1, 2_048, 0)):
     found = tail_chunks(block_size, budget, cap)
-    setting = walkthrough.Setting("mine", budget=budget, max_chunk=cap)
-    assert found == walkthrough.tell(setting, block_size).chunks  # what the course's scheduler does
+    knobs = walkthrough.Knobs("mine", budget=budget, max_chunk=cap)
+    assert found == walkthrough.tell(knobs, block_size).chunks  # what the course's scheduler does
     print(f"blocks of {block_size:3}, budget {budget:,}, cap {cap:5,}: " + ", ".join(f"[{a:,}, {b:,})" for a, b in found))
 
 # %% [markdown] id="grid-text"

@@ -12,7 +12,7 @@ from oracle import OracleModel
 
 from course_lib.cache import manager as manager_module
 from course_lib.cache.manager import CacheManager
-from course_lib.cache.prefix import PrefixCache, block_hash, root_hash
+from course_lib.cache.prefix import PrefixIndex, block_hash, root_hash
 from course_lib.cache.radix_manager import RadixManager
 from course_lib.engine import Engine
 from course_lib.sampling import sample
@@ -235,7 +235,7 @@ class GateForgetsRevived(CacheManager):
         return super().allocate(request, stop, hit=hit)
 
 
-class Remembers(PrefixCache):
+class Remembers(PrefixIndex):
     """Never forgets, and lets a block be published again."""
 
     def forget(self, block):

@@ -1,4 +1,4 @@
-"""Blocks are lent, shared and given back, and none is ever lost, lent twice or freed twice."""
+"""Blocks are allocated, shared and released, and none is ever lost, allocated twice or freed twice."""
 
 from collections import Counter
 
@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_lib.cache.allocator import BlockAllocator
-from course_lib.cache.prefix import PrefixCache
+from course_lib.cache.prefix import PrefixIndex
 
 
-def lend(count: int, size: int, cached: int, **rules) -> tuple[BlockAllocator, PrefixCache, list[int]]:
-    """An allocator that has lent `count` of `size` blocks, the first `cached` of which are published."""
-    prefix = PrefixCache()
+def allocator_with(count: int, size: int, cached: int, **rules) -> tuple[BlockAllocator, PrefixIndex, list[int]]:
+    """An allocator that has allocated `count` of `size` blocks, the first `cached` of which are published."""
+    prefix = PrefixIndex()
     allocator = BlockAllocator(size, prefix, **rules)
     table = allocator.allocate(count)
     for block in table[:cached]:
@@ -20,7 +20,7 @@ def lend(count: int, size: int, cached: int, **rules) -> tuple[BlockAllocator, P
     return allocator, prefix, table
 
 
-def test_blocks_are_lent_in_order_from_1_and_block_0_never():
+def test_blocks_are_allocated_in_order_from_1_and_block_0_never():
     allocator = BlockAllocator(4)
     assert [allocator.allocate(3), allocator.num_free] == [[1, 2, 3], 1]
     assert allocator.free_order == [4]
@@ -28,37 +28,37 @@ def test_blocks_are_lent_in_order_from_1_and_block_0_never():
 
 
 @pytest.mark.parametrize(("count", "free"), [(0, 3), (3, 0)])
-def test_all_that_is_free_can_be_lent(count, free):
+def test_all_that_is_free_can_be_allocated(count, free):
     allocator = BlockAllocator(3)
     assert len(allocator.allocate(count)) == count and allocator.num_free == free
 
 
-def test_one_block_more_than_is_free_lends_nothing():
+def test_one_block_more_than_is_free_allocates_nothing():
     allocator = BlockAllocator(3)
     assert allocator.allocate(4) is None
     assert allocator.num_free == 3
 
 
-def test_the_tail_is_lent_again_before_the_head():
+def test_the_tail_is_allocated_again_before_the_head():
     allocator = BlockAllocator(3)
     allocator.release(allocator.allocate(3))
     assert allocator.free_order == [3, 2, 1]
 
 
-def test_uncached_blocks_are_lent_before_cached_ones_as_a_group_in_freed_order():
-    allocator, _, table = lend(4, 6, cached=2)
+def test_uncached_blocks_are_allocated_before_cached_ones_as_a_group_in_freed_order():
+    allocator, _, table = allocator_with(4, 6, cached=2)
     allocator.release(table)  # freed 4, 3, 2, 1; 4 and 3 are not findable
     assert allocator.free_order == [4, 3, 5, 6, 2, 1]
 
 
 def test_all_freed_blocks_can_go_to_the_back():
-    allocator, _, table = lend(4, 6, cached=2, uncached_first=False)
+    allocator, _, table = allocator_with(4, 6, cached=2, uncached_first=False)
     allocator.release(table)
     assert allocator.free_order == [5, 6, 4, 3, 2, 1]
 
 
 def test_a_free_cached_block_is_revived_by_touch_and_stays_findable():
-    allocator, prefix, table = lend(1, 2, cached=1)
+    allocator, prefix, table = allocator_with(1, 2, cached=1)
     allocator.release(table)
     assert allocator.is_free(1)
     allocator.touch([1])
@@ -76,8 +76,8 @@ def test_a_shared_block_is_free_only_when_its_last_holder_is_gone():
     assert allocator.num_free == 2
 
 
-def test_a_cached_block_is_forgotten_only_when_it_is_lent_to_a_new_owner():
-    allocator, prefix, table = lend(1, 2, cached=1)
+def test_a_cached_block_is_forgotten_only_when_it_is_allocated_to_a_new_owner():
+    allocator, prefix, table = allocator_with(1, 2, cached=1)
     allocator.release(table)
     assert 1 in prefix
     assert allocator.allocate(1) == [2] and 1 in prefix

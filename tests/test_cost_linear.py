@@ -81,14 +81,14 @@ def test_an_uneven_split_has_the_steps_and_ttft_of_an_even_one_and_a_worse_stall
 
 
 @pytest.mark.parametrize(
-    ("who", "neither", "chunk_only", "cache_only", "both"),
+    ("users", "neither", "chunk_only", "cache_only", "both"),
     [(3, 128_600, 146_468, 38_600, 41_848), (24, 128_600, 162_344, 38_600, 46_384)],
 )
-def test_caching_and_chunking_together_and_alone(who, neither, chunk_only, cache_only, both):
-    assert exclusive_baseline(REFERENCE, 7_000, who).ttft_us == neither
-    assert chunked(REFERENCE, 7_000, who, CHUNK).ttft_us == chunk_only
-    assert exclusive_baseline(REFERENCE, 7_000, who, hit=5_000).ttft_us == cache_only
-    assert chunked(REFERENCE, 7_000, who, CHUNK, hit=5_000).ttft_us == both
+def test_caching_and_chunking_together_and_alone(users, neither, chunk_only, cache_only, both):
+    assert exclusive_baseline(REFERENCE, 7_000, users).ttft_us == neither
+    assert chunked(REFERENCE, 7_000, users, CHUNK).ttft_us == chunk_only
+    assert exclusive_baseline(REFERENCE, 7_000, users, hit=5_000).ttft_us == cache_only
+    assert chunked(REFERENCE, 7_000, users, CHUNK, hit=5_000).ttft_us == both
 
 
 def test_the_gaps_of_the_four_cases():
@@ -123,17 +123,17 @@ def test_the_sweep_trades_ttft_against_the_gap():
 
 
 @given(costs, prompts, users, st.data())
-def test_chunk_equal_to_the_prompt_is_exactly_the_mixed_baseline(cost, prompt, who, data):
+def test_chunk_equal_to_the_prompt_is_exactly_the_mixed_baseline(cost, prompt, users, data):
     hit = data.draw(st.integers(0, prompt - 1))
-    assert chunked(cost, prompt, who, prompt, hit) == mixed_baseline(cost, prompt, who, hit)
-    assert mixed_baseline(cost, prompt, who, hit).step_us == (cost.step_us(prompt - hit, who),)
+    assert chunked(cost, prompt, users, prompt, hit) == mixed_baseline(cost, prompt, users, hit)
+    assert mixed_baseline(cost, prompt, users, hit).step_us == (cost.step_us(prompt - hit, users),)
 
 
 @given(costs, prompts, users, chunks)
-def test_chunking_adds_exactly_the_fixed_cost_and_the_decodes_of_each_further_step(cost, prompt, who, chunk):
-    line = chunked(cost, prompt, who, chunk)
-    extra = line.ttft_us - mixed_baseline(cost, prompt, who).ttft_us
-    assert extra == (len(line.step_us) - 1) * (cost.fixed_us + cost.decode_us * who)
+def test_chunking_adds_exactly_the_fixed_cost_and_the_decodes_of_each_further_step(cost, prompt, users, chunk):
+    line = chunked(cost, prompt, users, chunk)
+    extra = line.ttft_us - mixed_baseline(cost, prompt, users).ttft_us
+    assert extra == (len(line.step_us) - 1) * (cost.fixed_us + cost.decode_us * users)
 
 
 @given(costs, st.integers(0, 5_000), st.integers(1, 40))
@@ -143,18 +143,18 @@ def test_a_step_never_gets_cheaper_with_more_work(cost, tokens, decodes):
 
 
 @given(costs, prompts, users, st.lists(chunks, min_size=2, max_size=2))
-def test_a_larger_chunk_never_lowers_the_worst_stall_and_never_raises_ttft(cost, prompt, who, pair):
-    small, large = (chunked(cost, prompt, who, chunk) for chunk in sorted(pair))
+def test_a_larger_chunk_never_lowers_the_worst_stall_and_never_raises_ttft(cost, prompt, users, pair):
+    small, large = (chunked(cost, prompt, users, chunk) for chunk in sorted(pair))
     assert small.worst_stall_us <= large.worst_stall_us
     assert small.ttft_us >= large.ttft_us
 
 
 @given(st.builds(LinearCost, st.integers(1, 10_000), st.integers(1, 100), st.integers(0, 1_000)),
        st.integers(0, 200_000), users)
-def test_the_knee_fits_and_one_more_token_does_not(cost, target_us, who):
-    knee = knee_chunk(cost, target_us, who)
-    assert cost.step_us(knee + 1, who) > target_us
-    assert knee == 0 or cost.step_us(knee, who) <= target_us
+def test_the_knee_fits_and_one_more_token_does_not(cost, target_us, users):
+    knee = knee_chunk(cost, target_us, users)
+    assert cost.step_us(knee + 1, users) > target_us
+    assert knee == 0 or cost.step_us(knee, users) <= target_us
 
 
 @given(st.lists(st.integers(0, 1_000), min_size=1), st.integers(0, 100))

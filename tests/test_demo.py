@@ -4,12 +4,15 @@ import json
 import os
 import shutil
 import subprocess
+from collections import Counter
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_lib.commands import demo
@@ -141,52 +144,72 @@ def test_bad_flags_get_one_line_and_help_an_example(start):
     assert done.returncode == 0 and "python -m course_lib demo --json" in done.stdout
 
 
-# ---- the mixed workload
-
-requests = st.lists(st.tuples(st.integers(0, 300_000), st.integers(1, 600), st.integers(1, 8)), min_size=1, max_size=6)
+# ---- the mixed workload, against a plain loop that knows neither scheduler nor cache
 
 
-class Watched:
-    """The cost, noting every step."""
+@dataclass
+class Served:
+    """A prompt, and when its tokens came."""
 
-    def __init__(self):
-        self.steps = []
-
-    def step_us(self, prefill_tokens, decodes):
-        self.steps.append((prefill_tokens, decodes))
-        return COST.step_us(prefill_tokens, decodes)
-
-
-def run(specs, budget, chunking):
-    served, cost = [demo.Request(*spec) for spec in specs], Watched()
-    demo.serve(served, cost, budget, chunking)
-    return served, cost.steps
+    arrival_us: int
+    prompt_len: int
+    max_tokens: int
+    computed: int = 0
+    token_us: list[int] = field(default_factory=list)
 
 
-@given(requests, st.integers(1, 700))
-def test_with_chunking_every_request_ends_and_no_step_exceeds_the_budget(specs, budget):
-    served, steps = run(specs, budget, chunking=True)
-    assert [len(r.token_us) for r in served] == [tokens for _, _, tokens in specs]
-    assert all(0 < prefill + decodes <= budget for prefill, decodes in steps)
-    assert sum(prefill for prefill, _ in steps) == sum(tokens for _, tokens, _ in specs)
-    assert all(a < b for r in served for a, b in pairwise([r.arrival_us, *r.token_us]))
+def plain_loop(requests, budget, chunking):
+    """Run all requests to their end. A step: decodes first, then prompts in order; returns (prompt tokens, decodes)."""
+    now, steps = 0, []
+    while running := [r for r in requests if len(r.token_us) < r.max_tokens]:
+        here = [r for r in running if r.arrival_us <= now]
+        if not here:
+            now = min(r.arrival_us for r in running)
+            continue
+        decodes = [r for r in here if r.computed == r.prompt_len]
+        left, slices = budget - len(decodes), []
+        for r in here:
+            rest = r.prompt_len - r.computed
+            take = min(rest, left) if chunking or rest <= left else 0
+            if rest and not take:
+                break  # the first that does not fit holds back those behind it
+            slices += [(r, take)] if take else []
+            left -= take
+        steps.append((sum(take for _, take in slices), len(decodes)))
+        now += COST.step_us(*steps[-1])
+        for r, take in slices:
+            r.computed += take
+        for r in decodes + [r for r, _ in slices if r.computed == r.prompt_len]:
+            r.token_us.append(now)
+    return steps
 
 
-@given(requests)
-def test_without_chunking_a_prompt_takes_one_step(specs):
-    served, steps = run(specs, 4_000, chunking=False)
-    whole = [prefill for prefill, _ in steps if prefill]
-    assert len(whole) <= len(specs) and sum(whole) == sum(tokens for _, tokens, _ in specs)
-    assert [len(r.token_us) for r in served] == [tokens for _, _, tokens in specs]
+def compare_with_the_plain_loop(chunking):
+    report = demo.mixed_workload(chunking)
+    users = [Served(0, 1, 400, computed=1, token_us=[0]) for _ in range(demo.USERS)]
+    served = users + [Served(at, tokens, 100) for at, tokens in demo.ARRIVALS]
+    room = demo.USERS + len(demo.ARRIVALS) + (demo.CHUNK if chunking else demo.PROMPT)
+    steps = plain_loop(served, room, chunking)
+    assert report.steps.counts == Counter(COST.step_us(*step) for step in steps)
+    assert {r.id: (r.arrival_us, r.ttft_us, r.gaps_us) for r in report.requests} == {
+        i: (r.arrival_us, r.token_us[0] - r.arrival_us, tuple(b - a for a, b in pairwise(r.token_us)))
+        for i, r in enumerate(served)
+    }
+    return report
 
 
-def test_decodes_come_first_and_the_prompt_gets_what_is_left():
-    streaming = demo.Request(0, 1, 5, computed=1)
-    demo.serve([demo.Request(0, 10, 1), streaming], cost := Watched(), budget=4, chunking=True)
-    assert cost.steps == [(3, 1), (3, 1), (3, 1), (1, 1), (0, 1)]
+@pytest.mark.parametrize("chunking", [True, False])
+def test_the_demos_waits_are_those_of_a_plain_loop_to_the_microsecond(chunking):
+    report = compare_with_the_plain_loop(chunking)
+    assert report.num_finished == demo.USERS + len(demo.ARRIVALS)
+    assert report.num_refused == report.num_starved == report.num_preemptions == 0
 
 
-def test_a_whole_prompt_above_the_budget_can_never_run_and_in_chunks_it_does():
-    with pytest.raises(ValueError, match="not a step"):
-        run([(0, 100, 1)], 99, chunking=False)
-    assert run([(0, 100, 1)], 99, chunking=True)[1] == [(99, 0), (1, 0)]
+arrivals = st.lists(st.tuples(st.integers(0, 300_000), st.integers(1, 600)), min_size=1, max_size=6)
+
+
+@settings(max_examples=30)
+@given(arrivals, st.integers(0, 3), st.integers(1, 700), st.booleans())
+def test_so_they_are_for_any_other_prompts_users_and_chunk(prompts, users, chunk, chunking):
+    with mock.patch.multiple(demo, ARRIVALS=sorted(prompts), USERS=users, CHUNK=chunk, PROMPT=600):
+        compare_with_the_plain_loop(chunking)

@@ -38,7 +38,7 @@ def test_prompts_of_one_server_share_its_link():
 
 
 @given(workloads(), configs(), st.integers(1, 2), st.integers(1, 2))
-def test_nobody_is_lost_and_everybody_gets_all_tokens(arrivals, config, prefill_servers, decode_servers):
+def test_no_request_is_lost_and_each_gets_all_tokens(arrivals, config, prefill_servers, decode_servers):
     report = simulate_disaggregated(
         arrivals, config, EveryTerm(), prefill_servers=prefill_servers, decode_servers=decode_servers, keep=True
     )

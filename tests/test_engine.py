@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from course_lib.cache.prefix import PrefixCache
+from course_lib.cache.prefix import PrefixIndex
 from course_lib.engine import Engine
 from course_lib.prefill import KVSnapshot, one_pass
 from course_lib.schedule.plan import plan_step
@@ -239,7 +239,7 @@ def test_a_learners_wrong_mask_and_positions_really_run_and_leave_another_kv():
 
 
 def test_a_learners_prefix_cache_really_runs():
-    class Mine(PrefixCache):
+    class Mine(PrefixIndex):
         found = 0
 
         def match(self, hashes):
@@ -392,7 +392,7 @@ def test_without_chunking_a_long_prompt_starves_and_with_it_runs():
 
 
 def test_a_prefix_cache_that_matches_more_than_there_is_is_refused():
-    class Greedy(PrefixCache):
+    class Greedy(PrefixIndex):
         def match(self, hashes):
             return [1] * (len(hashes) + 1)
 

@@ -11,7 +11,7 @@ from course_lib.schedule.request import Request
 from course_lib.schedule.scheduler import Scheduler
 
 TOKEN = 7
-KNOBS = {"num_blocks": 40, "block_size": 16, "seats": 4, "budget": 64, "caching": True}
+KNOBS = {"num_blocks": 40, "block_size": 16, "max_num_seqs": 4, "budget": 64, "caching": True}
 
 
 def one_step(scheduler):
@@ -20,7 +20,7 @@ def one_step(scheduler):
 
 
 def state(scheduler):
-    """All that anybody can ask of a scheduler."""
+    """All that can be asked of a scheduler."""
     cache = scheduler.cache
     row = lambda r: (  # noqa: E731
         r.id, list(r.token_ids), r.num_computed, r.num_cached, list(r.block_table), r.finish_reason, r.num_preemptions
@@ -40,10 +40,10 @@ def state(scheduler):
 def situations(draw):
     """(profile, knobs, requests): small pools, prompts that share beginnings, answers of many lengths."""
     profile = draw(st.sampled_from(sorted(PROFILES)))
-    seats = draw(st.integers(1, 5))
+    max_num_seqs = draw(st.integers(1, 5))
     knobs = {
-        "num_blocks": draw(st.integers(8, 60)), "block_size": draw(st.sampled_from([1, 2, 4, 16])), "seats": seats,
-        "budget": draw(st.integers(seats, 64)), "caching": draw(st.booleans()),
+        "num_blocks": draw(st.integers(8, 60)), "block_size": draw(st.sampled_from([1, 2, 4, 16])),
+        "max_num_seqs": max_num_seqs, "budget": draw(st.integers(max_num_seqs, 64)), "caching": draw(st.booleans()),
     }  # fmt: skip
     prompts = st.tuples(st.integers(0, 2), st.integers(1, 40), st.integers(1, 25))
     return profile, knobs, draw(st.lists(prompts, min_size=1, max_size=7))
@@ -53,7 +53,7 @@ def scheduler_of(profile, knobs, requests):
     rules = PROFILES[profile]
     cache = rules.new_cache(knobs["num_blocks"], knobs["block_size"], enable_prefix_caching=knobs["caching"])
     scheduler = Scheduler(
-        cache, rules, max_num_batched_tokens=knobs["budget"], max_num_seqs=knobs["seats"], refuse_stuck=True
+        cache, rules, max_num_batched_tokens=knobs["budget"], max_num_seqs=knobs["max_num_seqs"], refuse_stuck=True
     )
     for number, (family, prompt, answer) in enumerate(requests):
         try:
@@ -71,11 +71,11 @@ def test_many_decodes_at_once_leave_the_state_of_step_by_step(situation, data):
             break
         if certain := decode_only_steps(fast):
             steps = data.draw(st.integers(1, certain))
-            gone = decode_many(fast, steps, TOKEN)
+            finished = decode_many(fast, steps, TOKEN)
             records = [one_step(slow) for _ in range(steps)]
             assert all(len(r.chunks) == len(records[0].chunks) for r in records)
-            assert [i for r in records for i in r.finished] == [r.id for r in gone]
-            assert [r.finish_reason for r in gone] == ["length"] * len(gone)
+            assert [i for r in records for i in r.finished] == [r.id for r in finished]
+            assert [r.finish_reason for r in finished] == ["length"] * len(finished)
         else:
             one_step(slow)
             one_step(fast)
@@ -83,21 +83,21 @@ def test_many_decodes_at_once_leave_the_state_of_step_by_step(situation, data):
         fast.check()
 
 
-def test_the_stretch_ends_with_the_step_that_finishes_somebody():
+def test_the_stretch_ends_with_the_first_step_that_finishes_a_request():
     scheduler = scheduler_of("course", KNOBS, [(0, 5, 9)])
     one_step(scheduler)  # the prompt, and the first token
     assert decode_only_steps(scheduler) == 8
-    (gone,) = decode_many(scheduler, 8, TOKEN)
-    assert gone.generated == [TOKEN] * 9 and not scheduler.requests and scheduler.cache.num_free == 40
+    (finished,) = decode_many(scheduler, 8, TOKEN)
+    assert finished.generated == [TOKEN] * 9 and not scheduler.requests and scheduler.cache.num_free == 40
 
 
 @pytest.mark.parametrize(
     "why, change",
     [
-        ("nobody runs", lambda s: s.abort(0)),
-        ("a prompt waits and there is a seat", lambda s: s.add(Request(9, [1, 2, 3]))),
+        ("no request runs", lambda s: s.abort(0)),
+        ("a prompt waits that may be admitted", lambda s: s.add(Request(9, [1, 2, 3]))),
         ("a stop token may end it", lambda s: setattr(s.running[0], "stop_token_ids", frozenset({3}))),
-        ("a policy from outside decides", lambda s: setattr(s, "own_policy", plan_step)),
+        ("a policy from outside decides", lambda s: setattr(s, "profile", s.profile.with_policy(plan_step))),
         ("blocks may run out", lambda s: s.cache.allocate(Request(8, []), s.cache.num_free * s.cache.block_size)),
     ],
 )
@@ -114,7 +114,7 @@ def test_nothing_is_certain_when(why, change):
 
 
 def test_an_attached_request_decodes_at_once_and_is_like_one_that_was_computed_here():
-    knobs = {**KNOBS, "block_size": 4, "seats": 2}
+    knobs = {**KNOBS, "block_size": 4, "max_num_seqs": 2}
     here, there = scheduler_of("course", knobs, [(0, 9, 6)]), scheduler_of("course", knobs, [])
     one_step(here)
     request = Request(0, [*range(9), TOKEN], max_tokens=6, prompt_len=9)
@@ -157,11 +157,11 @@ def test_a_step_without_a_record_leaves_what_a_step_with_one_leaves(situation):
         assert state(recorded) == state(plain) and record.finished == tuple(r.id for r in done)
 
 
-def test_attach_takes_nothing_when_there_is_no_seat_or_no_room():
-    scheduler = scheduler_of("course", {**KNOBS, "num_blocks": 4, "block_size": 4, "seats": 1}, [])
+def test_attach_takes_nothing_when_max_num_seqs_run_or_there_is_no_room():
+    scheduler = scheduler_of("course", {**KNOBS, "num_blocks": 4, "block_size": 4, "max_num_seqs": 1}, [])
     assert scheduler.attach(Request(0, [1] * 9, prompt_len=8, max_tokens=3), 8)
     before = state(scheduler)
-    assert not scheduler.attach(Request(1, [2] * 3, prompt_len=2, max_tokens=2), 2), "no seat"
+    assert not scheduler.attach(Request(1, [2] * 3, prompt_len=2, max_tokens=2), 2), "max_num_seqs run"
     assert state(scheduler) == before and list(scheduler.requests) == [0]
     scheduler.max_num_seqs = 2
     assert not scheduler.attach(Request(1, [2] * 6, prompt_len=5, max_tokens=2), 5), "no room"

@@ -13,8 +13,8 @@ from autograder.build import ROOT
 from autograder.check import evaluate
 from autograder.exercises import EXERCISES
 from course_lib.cache.manager import CacheManager
-from course_lib.cache.prefix import PrefixCache, block_hash, extend_hashes, root_hash
-from course_lib.cache.radix import RadixTree
+from course_lib.cache.prefix import PrefixIndex, block_hash, extend_hashes, root_hash
+from course_lib.cache.radix import RadixCache
 from course_lib.engine import Engine
 from course_lib.lessons import nb07_prefix_cache as lesson
 from course_lib.prefill import one_pass
@@ -37,9 +37,9 @@ def prompts(rng, count, size=4):
 def test_the_lessons_classes_decide_as_the_engines_do(seed, num_blocks):
     """Block tables, refusals, the free order, evictions, counts: 150 requests, among them many that do not fit."""
     rng, size = random.Random(seed), 4
-    lender, table = lesson.Allocator(num_blocks), lesson.PrefixCache(num_blocks)
-    ours = lesson.RequestCache(lender, table, size)
-    theirs = CacheManager(num_blocks, size, PrefixCache(), uncached_first=False)
+    allocator, table = lesson.Allocator(num_blocks), lesson.PrefixCache(num_blocks)
+    ours = lesson.RequestCache(allocator, table, size)
+    theirs = CacheManager(num_blocks, size, PrefixIndex(), uncached_first=False)
     running, refused = [], 0
     for number, tokens in enumerate(prompts(rng, 150)):
         request, hashes = Request(number, tokens), []
@@ -56,20 +56,20 @@ def test_the_lessons_classes_decide_as_the_engines_do(seed, num_blocks):
                 theirs.publish(request, start, stop)
         while running and rng.random() < 0.4:
             old = running.pop(rng.randrange(len(running)))
-            lender.release(old.block_table)
+            allocator.release(old.block_table)
             theirs.release(old)
-        assert lender.free == theirs.allocator.free_order and lender.refs == theirs.allocator.refs
+        assert allocator.free == theirs.allocator.free_order and allocator.refs == theirs.allocator.refs
         assert [b for b in range(1, num_blocks + 1) if b in table] == sorted(theirs.prefix._hashes)
         held = Counter(block for r in running for block in r.block_table)
-        assert all(lender.refs[b] == held[b] for b in range(1, num_blocks + 1))
-        assert len(lender.free) + len(held) == num_blocks
+        assert all(allocator.refs[b] == held[b] for b in range(1, num_blocks + 1))
+        assert len(allocator.free) + len(held) == num_blocks
     assert (refused > 5) == (num_blocks < 400)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_the_lessons_tree_finds_and_keeps_what_the_engines_does(size):
     rng, spare = random.Random(size), 1
-    ours, theirs = lesson.RadixTree(size), RadixTree(size)
+    ours, theirs = lesson.RadixTree(size), RadixCache(size)
     for tokens in prompts(rng, 200, size):
         blocks = list(range(spare, spare + -(-len(tokens) // size)))
         known = theirs.match(tokens).blocks

@@ -15,7 +15,7 @@ from autograder.exercises import EXERCISES
 from autograder.exercises.nb08_composition import MISTAKES, RIGHT_ENGINES, WEIGHTS, usage
 from autograder.exercises.nb08_engines import MAX_TOKENS, EngineStopped, make_reference, make_serve
 from course_lib.cache.manager import CacheManager
-from course_lib.cache.prefix import PrefixCache
+from course_lib.cache.prefix import PrefixIndex
 from course_lib.commands import walkthrough
 from course_lib.cost.linear import PRESETS, LinearCost, chunked, exclusive_baseline
 from course_lib.cost.work import pairs
@@ -39,7 +39,7 @@ def serve_of(name, weights=0):
 @given(prompt=st.integers(1, 60), shared=st.integers(0, 60), block_size=st.integers(1, 20))
 def test_admit_is_what_the_cache_attaches(prompt, shared, block_size):
     shared = min(shared, prompt)
-    cache = CacheManager(200, block_size, PrefixCache())
+    cache = CacheManager(200, block_size, PrefixIndex())
     before = Request(0, [*range(shared), *range(1_000, 1_060)])
     cache.allocate(before, shared)
     cache.publish(before, 0, shared)

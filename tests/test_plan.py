@@ -39,26 +39,26 @@ def states(draw):
     return requests
 
 
-def plan(policy, requests, budget, cap=0, seats=100):
-    return policy(requests, max_num_batched_tokens=budget, max_chunk=cap, max_num_seqs=seats)
+def plan(policy, requests, budget, cap=0, seqs=100):
+    return policy(requests, max_num_batched_tokens=budget, max_chunk=cap, max_num_seqs=seqs)
 
 
 @pytest.mark.parametrize("name", PROFILES)
 @given(states(), st.integers(0, 24), st.integers(0, 7), st.integers(0, 9), st.integers(1, 4))
-def test_no_policy_breaks_the_rules_that_all_share(name, requests, budget, cap, seats, block_size):
-    """Never over the budget or the seats, one chunk each, where it stands, at least a token, nothing changed."""
+def test_no_policy_breaks_the_rules_that_all_share(name, requests, budget, cap, seqs, block_size):
+    """Never over the budget or max_num_seqs, one chunk each, where it stands, at least a token, nothing changed."""
     policy = PROFILES[name].policy(block_size)
     before = copy.deepcopy([vars(r) for r in requests])
-    chunks = plan(policy, requests, budget, cap, seats)
+    chunks = plan(policy, requests, budget, cap, seqs)
     assert [vars(r) for r in requests] == before, "a policy only reads"
     assert isinstance(chunks, tuple) and all(isinstance(c, Chunk) for c in chunks)
     assert sum(c.num_tokens for c in chunks) <= budget
-    assert len(chunks) == len({c.request_id for c in chunks}) <= seats
+    assert len(chunks) == len({c.request_id for c in chunks}) <= seqs
     for c in chunks:
         assert requests[c.request_id].num_computed == c.start < c.stop <= requests[c.request_id].num_tokens
         if cap and name not in ("whole-prompt", "sarathi"):
             assert c.num_tokens <= cap
-    assert chunks == plan(policy, requests, budget, cap, seats), "the same question has the same answer"
+    assert chunks == plan(policy, requests, budget, cap, seqs), "the same question has the same answer"
 
 
 @pytest.mark.parametrize("name", ["course", "whole-prompt", "sarathi", "tensorrt-llm"])
@@ -77,15 +77,15 @@ def test_the_course_plan_leaves_no_budget_unused_while_there_is_work(requests, b
 
 
 @given(states(), st.integers(0, 40), st.integers(0, 7), st.integers(0, 9))
-def test_the_course_plan_is_the_two_line_rule(requests, budget, cap, seats):
+def test_the_course_plan_is_the_two_line_rule(requests, budget, cap, seqs):
     """Against the obvious loop over a sorted list."""
     want, left = [], budget
     for r in sorted(requests, key=lambda r: not r.decoding):
         take = min(r.num_tokens - r.num_computed, cap if cap else left, left)
-        if take > 0 and len(want) < seats:
+        if take > 0 and len(want) < seqs:
             want.append(Chunk(r.id, r.num_computed, r.num_computed + take))
             left -= take
-    assert plan(plan_step, requests, budget, cap, seats) == tuple(want)
+    assert plan(plan_step, requests, budget, cap, seqs) == tuple(want)
 
 
 @pytest.mark.parametrize("budget", [11, 12, 13])

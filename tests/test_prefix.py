@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_lib.cache.manager import CacheManager
-from course_lib.cache.prefix import PrefixCache, block_hash, extend_hashes, root_hash
+from course_lib.cache.prefix import PrefixIndex, block_hash, extend_hashes, root_hash
 
 
 def hashes(token_ids, block_size=2, keys=()):
@@ -79,7 +79,7 @@ def test_a_hash_covers_large_token_ids_and_the_parent():
 
 @given(st.lists(st.lists(st.integers(0, 1), max_size=8), max_size=6), st.lists(st.integers(0, 1), max_size=8))
 def test_match_finds_the_longest_published_beginning_as_brute_force_does(published, wanted):
-    prefix, content, block = PrefixCache(), {}, 0
+    prefix, content, block = PrefixIndex(), {}, 0
     for tokens in published:
         for i, value in enumerate(hashes(tokens)):
             block += 1
@@ -96,7 +96,7 @@ def test_match_finds_the_longest_published_beginning_as_brute_force_does(publish
 
 
 def test_of_two_copies_the_other_is_found_when_the_first_is_forgotten():
-    prefix, value = PrefixCache(), hashes([1, 2])[0]
+    prefix, value = PrefixIndex(), hashes([1, 2])[0]
     prefix.publish(value, 1)
     prefix.publish(value, 2)
     prefix.forget(1)
@@ -107,7 +107,7 @@ def test_of_two_copies_the_other_is_found_when_the_first_is_forgotten():
 
 
 def test_a_chain_whose_middle_is_forgotten_is_found_up_to_there():
-    prefix = PrefixCache()
+    prefix = PrefixIndex()
     chain = hashes([1, 2, 3, 4, 5, 6])
     for block, value in enumerate(chain, 1):
         prefix.publish(value, block)
@@ -116,7 +116,7 @@ def test_a_chain_whose_middle_is_forgotten_is_found_up_to_there():
 
 
 def test_a_block_is_not_published_as_two_things_nor_forgotten_twice():
-    prefix = PrefixCache()
+    prefix = PrefixIndex()
     prefix.publish(b"a", 1)
     prefix.publish(b"a", 1)
     with pytest.raises(ValueError, match="other content"):
@@ -128,7 +128,7 @@ def test_a_block_is_not_published_as_two_things_nor_forgotten_twice():
 
 @pytest.mark.parametrize("corrupt", [lambda p: p._hashes.pop(1), lambda p: p._blocks.update({b"z": []})])
 def test_check_sees_a_corrupted_table(corrupt):
-    prefix = PrefixCache()
+    prefix = PrefixIndex()
     prefix.publish(b"a", 1)
     prefix.check()
     corrupt(prefix)
@@ -144,7 +144,7 @@ def test_check_sees_a_corrupted_table(corrupt):
     [(1, 0), (3, 0), (4, 0), (5, 4), (7, 4), (8, 4), (9, 8), (12, 8), (13, 12), (20, 12)],
 )
 def test_a_hit_is_whole_blocks_and_leaves_a_token_to_compute(length, hit):
-    cache = CacheManager(100, 4, PrefixCache())
+    cache = CacheManager(100, 4, PrefixIndex())
     first = request(range(14))
     assert cache.allocate(first, 14)
     cache.publish(first, 0, 14)  # three full blocks; the fourth is not
@@ -152,7 +152,7 @@ def test_a_hit_is_whole_blocks_and_leaves_a_token_to_compute(length, hit):
 
 
 def test_a_request_that_does_not_read_the_cache_matches_nothing():
-    cache = CacheManager(10, 1, PrefixCache())
+    cache = CacheManager(10, 1, PrefixIndex())
     first = request([1, 2])
     cache.allocate(first, 2)
     cache.publish(first, 0, 2)
@@ -161,7 +161,7 @@ def test_a_request_that_does_not_read_the_cache_matches_nothing():
 
 
 def test_hit_blocks_that_are_free_count_as_used():
-    cache = CacheManager(4, 1, PrefixCache())
+    cache = CacheManager(4, 1, PrefixIndex())
     first = request([1, 2, 3])
     cache.allocate(first, 3)
     cache.publish(first, 0, 3)
@@ -175,14 +175,14 @@ def test_hit_blocks_that_are_free_count_as_used():
 
 
 def test_room_is_asked_for_without_being_taken():
-    cache = CacheManager(4, 2, PrefixCache())
+    cache = CacheManager(4, 2, PrefixIndex())
     first = request(range(8))
     assert not cache.allocate(first, 2, room_for=9)
     assert cache.allocate(first, 2, room_for=8) and len(first.block_table) == 1
 
 
 def test_what_is_unpublished_is_found_no_more():
-    cache = CacheManager(4, 2, PrefixCache())
+    cache = CacheManager(4, 2, PrefixIndex())
     first = request(range(4))
     cache.allocate(first, 4)
     cache.publish(first, 0, 3)
@@ -194,7 +194,7 @@ def test_what_is_unpublished_is_found_no_more():
 
 
 def test_hits_are_counted_in_tokens():
-    cache = CacheManager(4, 2, PrefixCache())
+    cache = CacheManager(4, 2, PrefixIndex())
     cache.stats.count(10, 4)
     cache.stats.count(10, 0)
     assert (cache.stats.num_lookups, cache.stats.num_hits, cache.stats.hit_rate) == (2, 1, 0.2)

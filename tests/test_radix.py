@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.cache.radix import RadixTree
+from course_lib.cache.radix import RadixCache
 
 # ---- SGLang's own results
 
@@ -44,7 +44,7 @@ def heads(tree):
 def a_hit(case):
     """S01, S02: how much of a lookup, cut to a limit, is cached."""
     given_ = case["input"]
-    tree = RadixTree(given_["page_size"])
+    tree = RadixCache(given_["page_size"])
     inserted = tokens_of(given_["inserted"])
     tree.insert(inserted, range(len(inserted)))
     tree.check()
@@ -54,7 +54,7 @@ def a_hit(case):
 
 
 def a_split(case):
-    tree = RadixTree()
+    tree = RadixCache()
     (inserted,) = case["input"]["inserted"]
     tree.insert(inserted, range(6))
     before = heads(tree)
@@ -62,7 +62,7 @@ def a_split(case):
 
 
 def a_floor(case):
-    tree = RadixTree(case["input"]["page_size"])
+    tree = RadixCache(case["input"]["page_size"])
     inserted = tokens_of(case["input"]["inserted"])
     tree.insert(inserted, [0, 1, 2])
     return {"nodes": heads(tree), "hit": tree.match(inserted).num_tokens}, tree
@@ -72,7 +72,7 @@ def a_lock(case):
     insert, match, lock, evict, unlock, evict_again = case["input"]["ops"]
     assert (lock, unlock) == ("inc_lock_ref(node 1,2,3)", "dec_lock_ref")
     assert evict == evict_again == "evict 100"
-    tree = RadixTree()
+    tree = RadixCache()
     tree.insert(tokens_of(insert.removeprefix("insert ")), range(6))
     node = tree.match(tokens_of(match.removeprefix("match ").partition(" ")[0])).node
     tree.lock(node)
@@ -84,7 +84,7 @@ def a_lock(case):
 
 def namespaces(case):
     assert case["input"]["inserted"] == ["1,2,3 extra_key=loraA", "1,2,3 cache_salt=s1"]
-    tree, tokens = RadixTree(), [1, 2, 3]
+    tree, tokens = RadixCache(), [1, 2, 3]
     tree.insert(tokens, [0, 1, 2], keys=(("adapter", "loraA"),))
     tree.insert(tokens, [3, 4, 5], keys=(("salt", "s1"),))
     lookups = {
@@ -239,10 +239,10 @@ SIZES = st.sampled_from([1, 2, 3])
 @settings(max_examples=300)
 @given(SIZES, OPERATIONS)
 def test_any_operations_answer_as_a_dict_of_blocks_does(size, operations):
-    play(RadixTree, size, operations)
+    play(RadixCache, size, operations)
 
 
-class LocksOneNode(RadixTree):
+class LocksOneNode(RadixCache):
     """The path above a locked node stays unlocked."""
 
     def lock(self, node):
@@ -254,7 +254,7 @@ class LocksOneNode(RadixTree):
         self.protected -= 0 if node.lock else len(node.tokens)
 
 
-class SplitForgetsTheLock(RadixTree):
+class SplitForgetsTheLock(RadixCache):
     def _arrive(self, path, inside):
         splits = inside < len(path[-1].tokens)
         node = super()._arrive(path, inside)
@@ -264,12 +264,12 @@ class SplitForgetsTheLock(RadixTree):
         return node
 
 
-class EvictIgnoresLocks(RadixTree):
+class EvictIgnoresLocks(RadixCache):
     def _is_candidate(self, node):
         return not node.children and node is not self._root
 
 
-class MatchGoesPastABlockBoundary(RadixTree):
+class MatchGoesPastABlockBoundary(RadixCache):
     def _walk(self, tokens, keys):
         path, at, inside = super()._walk(tokens, keys)
         node = path[-1]
@@ -278,7 +278,7 @@ class MatchGoesPastABlockBoundary(RadixTree):
         return path, at, inside
 
 
-class CountsPastABlockBoundary(RadixTree):
+class CountsPastABlockBoundary(RadixCache):
     """As above, but nothing is cut there: only the number of tokens is wrong."""
 
     def match(self, token_ids, keys=()):
@@ -290,7 +290,7 @@ class CountsPastABlockBoundary(RadixTree):
         return type(found)(at, found.blocks, found.node)
 
 
-class KeysNotSeparatedByKind(RadixTree):
+class KeysNotSeparatedByKind(RadixCache):
     def _walk(self, tokens, keys):
         return super()._walk(tokens, tuple(("any", value) for _, value in keys))
 
@@ -298,7 +298,7 @@ class KeysNotSeparatedByKind(RadixTree):
         return super().insert(token_ids, blocks, tuple(("any", value) for _, value in keys))
 
 
-class KeysIgnored(RadixTree):
+class KeysIgnored(RadixCache):
     def _walk(self, tokens, keys):
         return super()._walk(tokens, ())
 
@@ -306,7 +306,7 @@ class KeysIgnored(RadixTree):
         return super().insert(token_ids, blocks, ())
 
 
-class MatchIsNoUse(RadixTree):
+class MatchIsNoUse(RadixCache):
     """Least recently inserted instead of least recently used."""
 
     def match(self, token_ids, keys=()):
@@ -317,7 +317,7 @@ class MatchIsNoUse(RadixTree):
         return found
 
 
-class SplitMakesTheTailFresh(RadixTree):
+class SplitMakesTheTailFresh(RadixCache):
     """What SGLang itself does: the part cut off counts as used too. Ours does not, and the oracle sees which."""
 
     def _arrive(self, path, inside):
@@ -331,7 +331,7 @@ class SplitMakesTheTailFresh(RadixTree):
         return node
 
 
-class EvictStopsAtLeaves(RadixTree):
+class EvictStopsAtLeaves(RadixCache):
     """A parent that lost its last child stays for good, or until the next call."""
 
     def evict(self, num_tokens):
@@ -342,12 +342,12 @@ class EvictStopsAtLeaves(RadixTree):
         return freed
 
 
-class EvictFreesHeadFirst(RadixTree):
+class EvictFreesHeadFirst(RadixCache):
     def evict(self, num_tokens):
         return super().evict(num_tokens)[::-1]
 
 
-class EvictOrphansWhatIsBelow(RadixTree):
+class EvictOrphansWhatIsBelow(RadixCache):
     """Any unlocked node may go, and takes with it, unfreed, all that is below."""
 
     def evict(self, num_tokens):
@@ -360,7 +360,7 @@ class EvictOrphansWhatIsBelow(RadixTree):
         return freed
 
 
-class InsertTakesTheNewBlocks(RadixTree):
+class InsertTakesTheNewBlocks(RadixCache):
     """The duplicates replace the tree's own blocks, to which other requests' tables still point."""
 
     def insert(self, token_ids, blocks, keys=()):
@@ -430,14 +430,14 @@ def test_the_same_comparison_refuses_a_wrong_tree(wrong, checked):
 
 
 def test_the_right_tree_passes_the_workloads_that_refuse_the_wrong_ones():
-    assert first_refused(RadixTree, 300) is None
+    assert first_refused(RadixCache, 300) is None
 
 
 # ---- edges
 
 
 def a_tree(size=4, tokens=range(10, 22), first_block=0):
-    tree = RadixTree(size)
+    tree = RadixCache(size)
     tree.insert(list(tokens), list(range(first_block, first_block + len(tokens) // size)))
     return tree
 
@@ -478,7 +478,7 @@ def test_a_prompt_hits_to_the_end_of_the_block_before_the_first_other_token(diff
 
 
 def test_an_empty_tree_answers_everything():
-    tree = RadixTree(4)
+    tree = RadixCache(4)
     assert hit(tree, []) == hit(tree, range(100)) == (0, [])
     assert (tree.insert([], []), tree.insert([1, 2, 3], [])) == (0, 0)
     assert (tree.evict(0), tree.evict(9), tree.rows()) == ([], [], [])
@@ -498,7 +498,7 @@ def test_a_lock_on_no_match_holds_nothing_and_must_be_given_back_like_any_other(
 
 
 def test_a_table_longer_than_the_whole_blocks_is_cut():
-    tree = RadixTree(4)
+    tree = RadixCache(4)
     assert tree.insert(range(10), [5, 6, 7]) == 0  # block 7 is partly filled: it stays the request's
     assert tree.rows() == [(0, list(range(8)), 8, 0)]
     assert sorted(tree.evict(100)) == [5, 6]
@@ -521,7 +521,7 @@ def test_a_request_that_reads_the_trees_blocks_inserts_them_again_after_each_chu
 
 
 def test_kinds_and_values_separate_and_the_order_of_keys_does_not():
-    tree = RadixTree()
+    tree = RadixCache()
     salt, adapter = ("salt", "a"), ("adapter", "b")
     tree.insert([1, 2], [0, 1], (salt, adapter))
     assert hit(tree, [1, 2], (salt, adapter)) == hit(tree, [1, 2], [adapter, salt]) == (2, [0, 1])
@@ -535,7 +535,7 @@ def test_kinds_and_values_separate_and_the_order_of_keys_does_not():
 
 def test_a_whole_leaf_goes_more_than_asked_and_then_its_parent_may_go():
     """S05's rule, which has no case in the file: semantics of SGLang's evict."""
-    tree = RadixTree()
+    tree = RadixCache()
     tree.insert([1, 2, 3, 4, 5, 6], range(6))
     tree.insert([1, 2, 3, 7, 8], [0, 1, 2, 7, 8])
     assert tree.rows() == [(0, [1, 2, 3], 3, 0), (1, [4, 5, 6], 3, 0), (1, [7, 8], 2, 0)]
@@ -546,7 +546,7 @@ def test_a_whole_leaf_goes_more_than_asked_and_then_its_parent_may_go():
 
 
 def test_the_least_recently_used_leaf_goes_first_and_a_match_counts_as_use():
-    tree = RadixTree()
+    tree = RadixCache()
     for start in (10, 20, 30):
         tree.insert(range(start, start + 4), range(start, start + 4))
     tree.match([10])  # only token 10: the rest of that prompt stays the oldest
@@ -558,7 +558,7 @@ def test_the_least_recently_used_leaf_goes_first_and_a_match_counts_as_use():
 
 
 def test_a_match_of_nothing_and_a_match_in_another_namespace_refresh_nothing():
-    tree = RadixTree()
+    tree = RadixCache()
     tree.insert([1, 2], [0, 1])
     tree.insert([5, 6], [5, 6])
     tree.match([])
@@ -594,7 +594,7 @@ def test_two_locks_need_two_unlocks():
 
 def test_the_same_calls_evict_the_same_blocks():
     def run():
-        rng, tree = random.Random(7), RadixTree(2)
+        rng, tree = random.Random(7), RadixCache(2)
         for i in range(200):
             tokens = rng.choices((0, 1), k=8)
             have = tree.match(tokens).blocks
@@ -675,7 +675,7 @@ def test_a_node_that_was_evicted_can_no_longer_be_locked():
 @pytest.mark.parametrize("size", [0, -1])
 def test_a_block_holds_at_least_one_token(size):
     with pytest.raises(ValueError, match="at least 1 token"):
-        RadixTree(size)
+        RadixCache(size)
 
 
 # ---- size
@@ -708,7 +708,7 @@ def test_a_long_match_looks_at_each_token_a_few_times(size):
 
         __hash__ = int.__hash__
 
-    tree = RadixTree(size)
+    tree = RadixCache(size)
     tree.insert([Counted(n) for n in range(7000)], range(7000 // size))
     Counted.looks = 0
     assert tree.match([Counted(n) for n in range(7000)]).num_tokens == 7000 // size * size
@@ -848,7 +848,7 @@ CORRUPTIONS = [
 
 @pytest.mark.parametrize("corrupt", CORRUPTIONS, ids=lambda corrupt: corrupt.__name__)
 def test_check_sees_a_corrupted_tree(corrupt):
-    tree = RadixTree(2)
+    tree = RadixCache(2)
     tree.insert([0, 1, 2, 3, 4, 5, 6, 7], [10, 11, 12, 13])
     tree.insert([0, 1, 2, 3, 9, 9], [10, 11, 20])
     upper, lower = tree.match([0, 1, 2, 3]).node, tree.match(range(8)).node

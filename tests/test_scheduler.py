@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 from oracle import OracleModel
 
-from course_lib.cache.prefix import PrefixCache
+from course_lib.cache.manager import CacheManager
+from course_lib.cache.prefix import PrefixIndex
 from course_lib.engine import Engine
 from course_lib.schedule.profiles import PROFILES, profile_named
 from course_lib.schedule.request import Chunk, Request
 from course_lib.schedule.scheduler import Scheduler
 
 
-def scheduler(profile="course", blocks=100, size=4, budget=16, cap=0, seats=8, **more):
+def scheduler(profile="course", blocks=100, size=4, budget=16, cap=0, seqs=8, **more):
     rules = profile_named(profile)
     cache = rules.new_cache(blocks, size)
-    return Scheduler(cache, rules, max_num_batched_tokens=budget, max_chunk=cap, max_num_seqs=seats, **more)
+    return Scheduler(cache, rules, max_num_batched_tokens=budget, max_chunk=cap, max_num_seqs=seqs, **more)
 
 
 def run(s, steps=1, token=7):
@@ -47,7 +48,7 @@ def test_a_vllm_twin_of_the_same_step_hits_and_a_course_twin_computes():
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_an_undone_step_leaves_everybody_where_they_were(profile):
+def test_an_undone_step_leaves_every_request_where_it_was(profile):
     s = scheduler(profile, budget=32)
     running = Request(0, list(range(9)), max_tokens=9)
     s.add(running)
@@ -142,8 +143,8 @@ def test_a_request_that_just_fits_the_pool_finishes_alone_and_one_token_more_is_
 @pytest.mark.parametrize(
     ("knobs", "says"),
     [
-        ({"seats": 0}, "max_num_seqs=0"),
-        ({"seats": 17}, "1 <= max_num_seqs <= max_num_batched_tokens"),
+        ({"seqs": 0}, "max_num_seqs=0"),
+        ({"seqs": 17}, "1 <= max_num_seqs <= max_num_batched_tokens"),
         ({"cap": -1}, "max_chunk=-1"),
     ],
 )
@@ -191,18 +192,21 @@ def test_a_plan_may_be_any_sequence_of_chunks_in_any_whole_numbers():
         json.dumps(record.as_dict())
 
 
-def test_a_policy_that_never_settles_is_reported():
-    state = {"size": 1}
+def test_a_cache_that_never_settles_is_reported():
+    class Restless(CacheManager):
+        """Says at each question that it has changed, and finds one block every other time."""
 
-    class Restless(PrefixCache):
-        def match(self, hashes):
-            state["size"] = 1 - state["size"]
-            return [1] * state["size"]
+        asked = 0
 
-    rules = profile_named("course")
-    s = Scheduler(
-        rules.new_cache(9, 4, prefix_cache=Restless()), rules, max_num_batched_tokens=16, max_num_seqs=2
-    )  # fmt: skip
+        @property
+        def version(self):
+            self.asked += 1
+            return self.asked
+
+        def match(self, request):
+            return [1] * (self.asked // 2 % 2)
+
+    s = Scheduler(Restless(9, 4), profile_named("course"), max_num_batched_tokens=16, max_num_seqs=2)
     s.add(Request(0, [0] * 9, max_tokens=1))
     with pytest.raises(RuntimeError, match="keeps changing its answer"):
         s.schedule()
@@ -241,22 +245,58 @@ def test_without_caching_nothing_is_looked_up():
     assert cache.stats.num_lookups == 0
 
 
-def test_a_step_looks_up_about_as_many_as_it_lets_in():
-    """Of a long queue: a decode that fills the budget must not cost a look at everybody who waits."""
-    s = scheduler(budget=8, seats=8, blocks=1000)
+def look_ups(s) -> list[int]:
+    """From now on: the request of each call of match."""
     asked, match = [], s.cache.match
     s.cache.match = lambda request: asked.append(request.id) or match(request)
+    return asked
+
+
+def test_a_step_looks_up_about_as_many_as_it_admits():
+    """Of a long queue: a decode that fills the budget must not cost a look-up of every waiting request."""
+    s = scheduler(budget=8, seqs=8, blocks=1000)
+    asked = look_ups(s)
     for number in range(500):
         s.add(Request(number, [number] * 6, max_tokens=2))
     run(s)
     assert set(asked) <= {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+def test_an_admission_takes_one_look_up_when_the_cache_has_not_changed_since(profile):
+    s = scheduler(profile, blocks=1000, budget=64, seqs=8)
+    asked, admitted = look_ups(s), []
+    for number in range(20):  # three tokens fill no block, so nothing is published in between
+        s.add(Request(number, [number] * 3, max_tokens=1))
+    while s.requests:
+        del asked[:]
+        admitted += (hits := [i for i, _ in run(s).hits])
+        assert len(hits) > 1 and len(set(asked)) == len(asked) and set(hits) <= set(asked)
+    assert admitted == list(range(20))
+
+
+def test_a_policy_that_sees_the_whole_queue_costs_one_look_up_of_each_waiting_request():
+    s = scheduler(plan_step=profile_named("course").plan, blocks=1000, budget=64, seqs=4)
+    asked = look_ups(s)
+    for number in range(20):
+        s.add(Request(number, [number] * 9, max_tokens=1))
+    assert len(run(s).hits) == 4 and sorted(asked) == list(range(20))
+
+
+def test_a_request_is_looked_up_again_when_the_cache_has_changed_since():
+    """vLLM publishes as it plans: the second of two twins shown at once finds what the first has published."""
+    s = scheduler("vllm-0.33.0", budget=64, blocks=1000)
+    asked = look_ups(s)
+    for number, token in enumerate((0, 1, 1)):  # shown: 0 alone, then 1 and 2
+        s.add(Request(number, [token] * 9, max_tokens=1))
+    assert dict(run(s).hits) == {0: 0, 1: 0, 2: 8} and asked == [0, 1, 2, 2]
+
+
 def test_an_undone_step_restores_the_queue_that_a_policy_picked_from():
     def last_first(requests, *, max_num_batched_tokens, max_chunk, max_num_seqs):
         return [Chunk(r.id, r.num_computed, r.num_computed + 1) for r in requests[::-1]][:max_num_seqs]
 
-    s = scheduler(plan_step=last_first, seats=2)
+    s = scheduler(plan_step=last_first, seqs=2)
     for number in range(4):
         s.add(Request(number, [number] * 5, max_tokens=1))
     step = s.schedule()
@@ -265,12 +305,29 @@ def test_an_undone_step_restores_the_queue_that_a_policy_picked_from():
     assert [r.id for r in s.waiting] == [0, 1, 2, 3]
 
 
+def test_a_request_admitted_too_early_goes_back_to_its_place_in_the_queue():
+    def plan(requests, *, max_num_batched_tokens, max_chunk, max_num_seqs):
+        first = requests[0]
+        if len(requests) != 2:  # beside 3 and 4, or alone, request 0 gets two tokens
+            return [Chunk(r.id, r.num_computed, r.num_computed + 2) for r in requests if r.id in (0, 3, 4)]
+        return [Chunk(first.id, first.num_computed, first.num_tokens)]  # 4 did not fit: now request 0 gets all
+
+    s = scheduler(plan_step=plan, blocks=4, size=2)
+    s.add(Request(0, [0] * 7, max_tokens=2))
+    run(s)
+    for number in (1, 2, 3, 4):
+        s.add(Request(number, [number] * 3, max_tokens=1))
+    step = s.schedule()
+    assert (step.admitted, step.preempted) == ([], []) and set(step.chunks) == {0}
+    assert [r.id for r in s.waiting] == [1, 2, 3, 4] and s.requests[3].num_preemptions == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"profile": "sarathi", "prefix_cache": PrefixCache()}, "the profile sarathi has no prefix cache"),
-        ({"enable_prefix_caching": False, "prefix_cache": PrefixCache()}, "enable_prefix_caching is False"),
-        ({"prefix_cache": PrefixCache}, "is a class; give an object of it"),
+        ({"profile": "sarathi", "prefix_cache": PrefixIndex()}, "the profile sarathi has no prefix cache"),
+        ({"enable_prefix_caching": False, "prefix_cache": PrefixIndex()}, "enable_prefix_caching is False"),
+        ({"prefix_cache": PrefixIndex}, "is a class; give an object of it"),
         ({"prefix_cache": object()}, "has no match, publish, forget, __contains__"),
         ({"enable_chunked_prefill": False, "plan_step": lambda *_: ()}, "leave one out"),
         ({"max_num_seqs": 64, "max_num_batched_tokens": 8}, "max_num_seqs=64"),
@@ -281,8 +338,8 @@ def test_what_would_be_ignored_is_refused(arguments, says):
         Engine(OracleModel(5), num_blocks=9, **arguments)
 
 
-def test_a_policy_of_ones_own_may_serve_the_queue_in_another_order():
-    """Shortest prompt first: it sees all that wait, more than there are seats for."""
+def test_a_policy_from_outside_may_serve_the_queue_in_another_order():
+    """Shortest prompt first: it sees all that wait, more than max_num_seqs."""
 
     def shortest(requests, *, max_num_batched_tokens, max_chunk, max_num_seqs):
         left, chunks = max_num_batched_tokens, []
@@ -292,7 +349,7 @@ def test_a_policy_of_ones_own_may_serve_the_queue_in_another_order():
                 left -= r.num_uncomputed
         return chunks
 
-    s = scheduler(plan_step=shortest, seats=2)
+    s = scheduler(plan_step=shortest, seqs=2)
     for number, length in enumerate((9, 5, 3, 2)):
         s.add(Request(number, [number] * length, max_tokens=1))
     assert [i for i, *_ in run(s).chunks] == [3, 2]
@@ -341,7 +398,7 @@ def test_stop_tokens_end_a_request_and_those_of_its_prompt_do_not():
 
 
 def test_abort_frees_blocks_wherever_the_request_is():
-    s = scheduler(budget=8, seats=1)
+    s = scheduler(budget=8, seqs=1)
     s.add(Request(0, [0] * 20, max_tokens=2))
     s.add(Request(1, [0] * 3, max_tokens=2))
     run(s)

@@ -41,11 +41,11 @@ def workloads(draw, most=12):
 
 @st.composite
 def configs(draw):
-    seats = draw(st.integers(1, 6))
+    seqs = draw(st.integers(1, 6))
     return ServerConfig(
         profile=draw(st.sampled_from(sorted(PROFILES))), num_blocks=draw(st.integers(8, 80)),
-        block_size=draw(st.sampled_from([1, 4, 16])), max_num_batched_tokens=draw(st.integers(seats, 120)),
-        max_num_seqs=seats, max_chunk=draw(st.sampled_from([0, 0, 16, 40])),
+        block_size=draw(st.sampled_from([1, 4, 16])), max_num_batched_tokens=draw(st.integers(seqs, 120)),
+        max_num_seqs=seqs, max_chunk=draw(st.sampled_from([0, 0, 16, 40])),
         enable_prefix_caching=draw(st.booleans()), enable_chunked_prefill=draw(st.sampled_from([True, True, False])),
     )  # fmt: skip
 
@@ -201,7 +201,7 @@ def test_a_policy_of_ones_own_really_plans():
     assert [r.id for r in report.requests] == [0, 2, 1]
 
 
-def test_a_policy_that_plans_nothing_starves_everybody_and_the_run_ends():
+def test_a_policy_that_plans_nothing_starves_every_request_and_the_run_ends():
     report = simulate([Arrival(0, 5, 1)], ServerConfig(plan_step=lambda requests, **knobs: ()), COST)
     assert report.num_starved == 1
 

@@ -181,7 +181,7 @@ def _interrupt_at(number: int):
 
 @pytest.mark.parametrize("profile", ["course", "vllm-0.33.0", "sglang-prefill-first"])
 def test_a_ctrl_c_anywhere_in_scheduler_or_cache_costs_work_and_nothing_else(profile):
-    """One interrupt at every line of a run with hits, a twin and a preemption; then everybody finishes right."""
+    """One interrupt at every line of a run with hits, a twin and a preemption; then every request finishes right."""
     before = sys.gettrace()
     number, interrupted = 1, True
     while interrupted:

@@ -52,13 +52,13 @@ class Workload:
     """An engine over the oracle, driven by add, step, fail and abort; every step is judged.
 
     make        builds the engine from (model, **arguments): a faulty one, for instance
-    plan_step   a policy of one's own: then the queue's order, decodes first and max_chunk are its own affair
+    plan_step   a policy from outside: then the queue's order, decodes first and max_chunk are not judged
     """
 
     def __init__(self, knobs: Knobs, make=Engine, plan_step=None):
         self.knobs, self.model, self.rules = knobs, OracleModel(VOCAB), PROFILES[knobs.profile]
-        self.own_policy = plan_step is not None
-        own = {"plan_step": plan_step} if self.own_policy else {}
+        self.from_outside = plan_step is not None
+        own = {"plan_step": plan_step} if self.from_outside else {}
         self.engine = make(
             self.model, num_blocks=knobs.num_blocks, block_size=knobs.block_size, profile=knobs.profile,
             max_num_batched_tokens=knobs.budget, max_chunk=knobs.max_chunk, max_num_seqs=knobs.max_num_seqs,
@@ -69,10 +69,10 @@ class Workload:
         self.writers: dict[int, str] = {}  # block -> salt of the request that wrote it last
         self.known: dict[int, Known] = {}  # unfinished requests
         self.answered: list[list[int]] = []  # prompts with their answers
-        self.queue: list[int] = []  # who waits, in order, as it should be
-        self.running: list[int] = []  # who runs, in order of admission, as it should be
+        self.queue: list[int] = []  # waiting requests, in order, as it should be
+        self.running: list[int] = []  # running requests, in order of admission, as it should be
         self.filled: dict[int, tuple[str, int]] = {}  # full block -> (salt of its writer, what its last slot holds)
-        self.lent: set[int] = set()  # blocks lent in this step: their content is gone, even if nothing is written
+        self.allocated: set[int] = set()  # in this step: their content is gone, even if nothing is written
         if not self.rules.radix:
             allocator = self.engine.scheduler.cache.allocator
             allocator.allocate = self._watch(allocator.allocate)
@@ -90,7 +90,7 @@ class Workload:
     def _watch(self, allocate):
         def watched(count):
             blocks = allocate(count)
-            self.lent.update(blocks or ())
+            self.allocated.update(blocks or ())
             return blocks
 
         return watched
@@ -116,7 +116,7 @@ class Workload:
         k = self.knobs
         if -(-longest // k.block_size) > k.num_blocks:
             return False
-        if self.own_policy:
+        if self.from_outside:
             return True
         if k.profile == "whole-prompt":
             return longest <= k.budget
@@ -137,7 +137,7 @@ class Workload:
         self._check_state()
 
     def fail(self, when: str) -> None:
-        """A step in which something raises: nobody has advanced or got a token; who was admitted waits again.
+        """A step in which something raises: no request has advanced or got a token; admitted ones wait again.
 
         when   "before" or "after" the writes of the forward, or in "match", "publish" or "forget" of the prefix cache
         """
@@ -157,13 +157,13 @@ class Workload:
             still = [r.id for r in scheduler.running]
             assert still == self.running[: len(still)], f"{still} run after a failed step, {self.running} before"
             assert len(still) == len(self.running) or before["need"] > before["free"] or not before["all decode"]
-            if not self.own_policy:
+            if not self.from_outside:
                 assert [r.id for r in scheduler.waiting][-len(self.queue) :] == self.queue or not self.queue
             self.queue = [*self.running[len(still) :], *self.queue]  # preempted before it failed
             for i in self.running[len(still) :]:
                 self.known[i].computed = 0
             self.running = still
-            self._forget_lent()
+            self._forget_allocated()
         else:  # what should have raised was not called
             self.model.fail = None
             assert not record.chunks or when not in ("before", "after")
@@ -201,7 +201,7 @@ class Workload:
     def _look(self) -> dict:
         """What a step is judged against: the state before it."""
         size = self.knobs.block_size
-        self.lent.clear()
+        self.allocated.clear()
         decodes = [self.known[i] for i in self.running if self._is_decode(i)]
         return {
             "decodes": [known.request.id for known in decodes],
@@ -220,14 +220,14 @@ class Workload:
         assert record.num_tokens <= k.budget, f"{record.num_tokens} tokens in a step of {k.budget}"
         assert len(chunks) == len(record.chunks) <= k.max_num_seqs, f"{len(record.chunks)} chunks"
         assert record.num_running <= k.max_num_seqs, f"{record.num_running} run"
-        capped = k.max_chunk and k.profile not in ("whole-prompt", "sarathi") and not self.own_policy
+        capped = k.max_chunk and k.profile not in ("whole-prompt", "sarathi") and not self.from_outside
         if capped and not (before["alone"] and self.rules.lone_ignores_cap):
             assert all(b - a <= k.max_chunk for a, b in chunks.values()), f"a chunk over max_chunk: {chunks}"
         self._judge_preemptions(record, before)
         self._judge_admissions(record, sampled)
         prompts = [i for i in chunks if i not in before["decodes"]]
         skipped = [i for i in before["decodes"] if i not in chunks and i not in record.preempted]
-        may_skip = self.own_policy or (k.profile == "sglang-prefill-first" and prompts)
+        may_skip = self.from_outside or (k.profile == "sglang-prefill-first" and prompts)
         assert not skipped or may_skip, f"decodes {skipped} were skipped"
         for i, (start, stop) in chunks.items():
             known = self.known[i]
@@ -260,14 +260,14 @@ class Workload:
 
     def _judge_admissions(self, record, sampled: dict) -> None:
         hits, k = dict(record.hits), self.knobs
-        assert not (hits and record.preempted), "admitted somebody in a step that preempted"
+        assert not (hits and record.preempted), "admitted a request in a step that preempted"
         in_order = list(hits) == self.queue[: len(hits)]
-        assert in_order or self.own_policy, f"admitted {list(hits)}, but the queue is {self.queue}"
+        assert in_order or self.from_outside, f"admitted {list(hits)}, but the queue is {self.queue}"
         for i, hit in hits.items():
             self.queue.remove(i)
             self.running.append(i)
             self.known[i].computed = hit
-        if hits and not record.finished and self.rules.room != "first chunk" and not self.own_policy:
+        if hits and not record.finished and self.rules.room != "first chunk" and not self.from_outside:
             last = self.known[list(hits)[-1]].request
             wanted = -(-(last.num_tokens - (last.id in sampled)) // k.block_size)
             room = len(last.block_table) + record.free_blocks
@@ -276,7 +276,7 @@ class Workload:
     def _judge_hits(self, record, chunks: dict, tables: dict, sampled: dict) -> None:
         """A hit is of the same salt, in whole blocks, and no shorter than what lay there all through the step."""
         size = self.knobs.block_size
-        self._forget_lent()
+        self._forget_allocated()
         there = set(self.filled.values())
         for i, (start, stop) in chunks.items():
             request = self.known[i].request
@@ -296,11 +296,11 @@ class Workload:
             least = 0
             while least < most and (request.salt, content(request.token_ids[: least + size])) in there:
                 least += size
-            # A radix tree gives up a whole leaf at once: blocks that nobody has overwritten may be found no more.
+            # A radix tree gives up a whole leaf at once: blocks that are not overwritten may be found no more.
             assert hit >= least or self.rules.radix, f"request {i} hit {hit} tokens, and {least} are cached"
 
-    def _forget_lent(self) -> None:
-        for block in self.lent:
+    def _forget_allocated(self) -> None:
+        for block in self.allocated:
             self.filled.pop(block, None)
 
     def _check_kv(self, request, table, stop: int) -> None:

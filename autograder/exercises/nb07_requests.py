@@ -12,7 +12,7 @@ from autograder.exercises.nb01_cache import same
 from autograder.exercises.nb07_requests_answers import RIGHT, WRONG
 from autograder.exercises.nb07_shared import Told, flat, judge_told, name_of, whole
 from course_lib.cache.allocator import BlockAllocator
-from course_lib.cache.prefix import PrefixCache
+from course_lib.cache.prefix import PrefixIndex
 
 ADMIT, COMMIT, RELEASE = range(3)
 
@@ -30,7 +30,7 @@ def drive(make, num_blocks: int, block_size: int, prompts: list[int], operations
 
     After each: what admit gives, refs, the free order, and which blocks can be found.
     """
-    allocator, prefix = _Lender(num_blocks, uncached_first=False), PrefixCache()
+    allocator, prefix = _Lender(num_blocks, uncached_first=False), PrefixIndex()
     cache, tables, computed, seen = make(allocator, prefix, block_size), {}, {}, []
     requests = parsed(prompts)
     for kind, request, stop in zip(operations[::3], operations[1::3], operations[2::3], strict=True):

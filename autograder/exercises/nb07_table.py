@@ -99,6 +99,6 @@ EXERCISE = Exercise(
     wrong_answers=WRONG,
     right_answers=RIGHT,
     reread="Reread notebook 07, section 3.",
-    library=("course_lib.lessons.nb07_prefix_cache:PrefixCache", "course_lib.cache.prefix:PrefixCache"),
+    library=("course_lib.lessons.nb07_prefix_cache:PrefixCache", "course_lib.cache.prefix:PrefixIndex"),
     driver=drive,
 )

@@ -149,6 +149,6 @@ EXERCISE = Exercise(
     right_answers=RIGHT,
     reread="Reread notebook 07, section 6.",
     imports=IMPORTS,
-    library=("course_lib.lessons.nb07_prefix_cache:RadixTree", "course_lib.cache.radix:RadixTree"),
+    library=("course_lib.lessons.nb07_prefix_cache:RadixTree", "course_lib.cache.radix:RadixCache"),
     driver=drive,
 )

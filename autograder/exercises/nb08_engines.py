@@ -74,7 +74,7 @@ class _Server:
                 self.steps[request.id] += MAX_STEPS
                 scheduler.had[request.id] = request.num_computed
                 table = request.block_table
-                scheduler.send_back(request, None)
+                scheduler.requeue(request)
                 self._overwrite(table)
             elif self.name == "prompt_only" and request.id in scheduler.had:
                 if request.prompt_len <= request.num_computed < request.num_tokens - 1:

@@ -111,12 +111,12 @@ def _state(rng: np.random.Generator, number: int) -> Call:
         table[i] = arrivals[i], prompt, tokens, computed, cached
     decodes = sum(t - c == 1 for t, c in table[:, 2:4].tolist())
     knobs = [
-        [capstone.BUDGET, 0, capstone.SEATS],
+        [capstone.BUDGET, 0, capstone.MAX_NUM_SEQS],
         [draw(900, 1_500), 0, running + draw(1, 3)],
-        [2_048, 16 * draw(4, 30), capstone.SEATS],
-        [max(decodes - 1, 1), 0, capstone.SEATS],
+        [2_048, 16 * draw(4, 30), capstone.MAX_NUM_SEQS],
+        [max(decodes - 1, 1), 0, capstone.MAX_NUM_SEQS],
         [capstone.BUDGET, 0, max(decodes - 1, 1)],
-        [decodes + draw(3, 40), 0, capstone.SEATS],
+        [decodes + draw(3, 40), 0, capstone.MAX_NUM_SEQS],
     ][number % 6]
     return Call((0, knobs, table), f"my_policy of {len(rows)} requests, {_words(knobs)},", {"decodes": decodes})
 

@@ -1,4 +1,4 @@
-"""Lends the blocks of the KV pool by number. It never meets a tensor, nor a token."""
+"""Allocates the blocks of the KV pool, by number. It never meets a tensor, nor a token."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Findable(Protocol):
-    """What an allocator asks of a prefix cache: which blocks can be found by content, and to forget one."""
+    """What an allocator needs of a prefix cache: which blocks can be found by content, and to forget one."""
 
     def __contains__(self, block: int) -> bool: ...
 
@@ -17,12 +17,12 @@ class Findable(Protocol):
 class BlockAllocator:
     """Blocks 1 .. num_blocks, each with a count of the block tables that hold it. Block 0 is the null block.
 
-    A block that nobody holds is free, in the order in which it will be lent again: least recently used first,
-    and of one request's blocks the tail first. A free block that is `findable` keeps its content, and can be
-    revived by `touch`, until it is lent to a new owner; only then it is forgotten.
+    A block that no table holds is free. Free blocks are allocated least recently used first, and of one request's
+    blocks the tail first. A free block that is `findable` keeps its content, and can be revived by `touch`, until it
+    is allocated again: then it is evicted, which means forgotten.
 
-    uncached_first   freed blocks that nothing can find go to the front of the free order, as a group, because
-                     lending them loses nothing (vLLM 0.33); False: all go to the back (vLLM 0.11)
+    uncached_first   freed blocks that are not findable go to the front of the free order, as a group, because
+                     allocating them loses nothing (vLLM 0.33); False: all go to the back (vLLM 0.11)
     """
 
     def __init__(self, num_blocks: int, findable: Findable | None = None, *, uncached_first: bool = True):
@@ -31,6 +31,7 @@ class BlockAllocator:
         self.num_blocks = num_blocks
         self.findable, self.uncached_first = findable, uncached_first
         self.refs = [0] * (num_blocks + 1)  # block tables that hold each block
+        self.num_evicted = 0  # findable blocks that were allocated again
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks + 1))
 
     @property
@@ -39,14 +40,14 @@ class BlockAllocator:
 
     @property
     def free_order(self) -> list[int]:
-        """Free blocks, the next to be lent first."""
+        """Free blocks, the next to be allocated first."""
         return list(self._free)
 
     def is_free(self, block: int) -> bool:
         return block in self._free
 
     def allocate(self, count: int) -> list[int] | None:
-        """`count` blocks for a new owner, or None, and nothing lent, when fewer are free."""
+        """Take `count` free blocks; None, and nothing changes, when fewer are free."""
         if count < 0:
             raise ValueError(f"cannot allocate {count} blocks; ask for 0 or more.")
         if count > len(self._free):
@@ -55,7 +56,8 @@ class BlockAllocator:
         if self.findable is not None:
             for block in blocks:
                 if block in self.findable:
-                    self.findable.forget(block)  # evicted: its content is about to be overwritten
+                    self.findable.forget(block)  # its content is about to be overwritten
+                    self.num_evicted += 1
         refs, free = self.refs, self._free
         for block in blocks:
             del free[block]

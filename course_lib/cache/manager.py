@@ -1,4 +1,4 @@
-"""Blocks for requests: hits attached, new blocks lent, full blocks published. Integers only.
+"""Blocks for requests: hits attached, new blocks allocated, full blocks published. Integers only.
 
 What the scheduler sees of the cache. `radix_manager` offers the same methods over a radix tree.
 """
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from course_lib.cache.allocator import BlockAllocator
-from course_lib.cache.prefix import PrefixCache, extend_hashes
+from course_lib.cache.prefix import PrefixIndex, extend_hashes
 
 
 @dataclass
 class HitStats:
-    """Counted for each admission that looked its prompt up, when its step commits; those after a preemption too."""
+    """Counted for each admission that looked its prompt up, also after a preemption, when its step commits."""
 
     num_lookups: int = 0
     num_hits: int = 0  # lookups that found at least one block
@@ -32,21 +32,22 @@ class HitStats:
 
 
 class CacheManager:
-    """Paged KV cache bookkeeping over a BlockAllocator and a PrefixCache.
+    """Paged KV cache bookkeeping over a BlockAllocator and a PrefixIndex.
 
-    num_blocks   blocks that can be lent, numbered from 1
+    num_blocks   blocks that can be allocated, numbered from 1
     block_size   tokens in a block
-    prefix       an object with PrefixCache's methods (a learner's own, for instance); None turns caching off
+    prefix       a PrefixIndex, or an object with its methods (a learner's, for instance); None turns caching off
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int, prefix: PrefixCache | None = None, *, uncached_first: bool = True
+        self, num_blocks: int, block_size: int, prefix: PrefixIndex | None = None, *, uncached_first: bool = True
     ):
         if block_size < 1:
             raise ValueError(f"block_size={block_size}; a block has at least 1 slot.")
         self.block_size, self.prefix = block_size, prefix
         self.allocator = BlockAllocator(num_blocks, prefix, uncached_first=uncached_first)
         self.stats = HitStats()
+        self._num_published = 0  # times that blocks were published, or withdrawn
 
     @property
     def num_blocks(self) -> int:
@@ -54,8 +55,13 @@ class CacheManager:
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be lent now, those with cached content included."""
+        """Blocks that can be allocated now, those with cached content included."""
         return self.allocator.num_free
+
+    @property
+    def version(self) -> int:
+        """Grows whenever a block is published, withdrawn or evicted: until then `match` finds what it found before."""
+        return self._num_published + self.allocator.num_evicted
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -76,7 +82,7 @@ class CacheManager:
     def allocate(self, request, stop: int, *, hit: Sequence[int] = (), room_for: int = 0) -> bool:
         """Give the request blocks for its tokens [0, stop); False, and nothing changed, when they are not there.
 
-        hit        blocks found by `match`, attached first: they must not be lent again as new ones
+        hit        blocks found by `match`, attached first: they must not be allocated as new ones
         room_for   tokens in all that must have room now, though only those below `stop` get it (admission)
         """
         if not (hit or room_for) and stop <= len(request.block_table) * self.block_size:
@@ -101,6 +107,7 @@ class CacheManager:
         if self.prefix is None or not (blocks := self._filled(start, stop)):
             return
         hashes = self._hashes(request, blocks.stop)
+        self._num_published += 1
         for block in blocks:
             self.prefix.publish(hashes[block], request.block_table[block])
 
@@ -108,12 +115,13 @@ class CacheManager:
         """Undo `publish`: tokens [start, stop) were not computed after all."""
         if self.prefix is None:
             return
+        self._num_published += 1
         for block in self._filled(start, stop):
             if request.block_table[block] in self.prefix:
                 self.prefix.forget(request.block_table[block])
 
     def release(self, request) -> None:
-        """Give all blocks of the request back; those that are published stay findable until they are lent again."""
+        """Give all blocks of the request back; published ones stay findable until they are allocated again."""
         self.allocator.release(request.block_table)
         request.block_table = []
 
@@ -124,7 +132,7 @@ class CacheManager:
 
     def reset(self) -> None:
         """Forget everything, whatever state it was left in: all blocks are free, nothing is found."""
-        if isinstance(self.prefix, PrefixCache):
+        if isinstance(self.prefix, PrefixIndex):
             self.prefix.clear()
         elif self.prefix is not None:
             for block in range(1, self.num_blocks + 1):
@@ -135,7 +143,7 @@ class CacheManager:
     def check(self, requests: Iterable) -> None:
         """Assert the bookkeeping of allocator and prefix cache, given all requests that hold blocks."""
         self.allocator.check(request.block_table for request in requests)
-        if isinstance(self.prefix, PrefixCache):
+        if isinstance(self.prefix, PrefixIndex):
             self.prefix.check()
 
     def _filled(self, start: int, stop: int) -> range:

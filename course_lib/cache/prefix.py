@@ -1,4 +1,4 @@
-"""The prefix cache as vLLM has it: a table from chained hashes of full blocks to blocks.
+"""The index of the prefix cache as vLLM has it: a table from chained hashes of full blocks to blocks.
 
 A block's hash covers its tokens and its parent's hash, so it names the whole beginning up to its end: equal
 hash means equal tokens at equal positions after an equal prefix, which is what K and V depend on. Only full
@@ -38,7 +38,7 @@ def extend_hashes(hashes: list[bytes], token_ids: Sequence[int], block_size: int
         hashes.append(parent)
 
 
-class PrefixCache:
+class PrefixIndex:
     """Which block holds the KV of which beginning. A block computed twice is kept twice; the first is found."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class PrefixCache:
         self._blocks.setdefault(value, []).append(block)
 
     def forget(self, block: int) -> None:
-        """`block` is found no more: it has a new owner, or its step failed. ValueError if it was not published."""
+        """`block` is found no more: it is allocated again, or its step failed. ValueError if it was not published."""
         if block not in self._hashes:
             raise ValueError(f"block {block} is not published, so it cannot be forgotten.")
         value = self._hashes.pop(block)

@@ -1,4 +1,4 @@
-"""A radix tree of cached prompts, as SGLang's RadixCache is: which blocks hold the beginning of this prompt?
+"""A radix tree of cached prompts, as SGLang's class of the same name: which blocks hold the beginning of this prompt?
 
 A node is a run of whole blocks. Prompts that begin alike share their nodes from the root down, and part where their
 blocks first differ. A block is the tree's until `evict` returns it. A match that ends inside a node cuts it in two:
@@ -34,7 +34,7 @@ class Match:
     node: Node = field(repr=False)  # where it ends: lock it before the next evict
 
 
-class RadixTree:
+class RadixCache:
     """Finds, keeps and gives up cached prefixes, in whole blocks of `block_size` tokens (SGLang: pages).
 
     `keys` are (kind, value) pairs, in any order, that separate caches: (("salt", "s1"),) shares nothing with ().
@@ -174,7 +174,7 @@ class RadixTree:
             node.edge = (node.edge[0], node.tokens[: self.block_size])
             upper.parent.children[upper.edge], upper.children[node.edge], path[-1] = upper, node, upper
         self._clock += 1
-        for node in path:  # not the part cut off, which nobody asked for (SGLang marks it as well)
+        for node in path:  # not the part cut off, which the call did not reach (SGLang marks it as well)
             node.used = self._clock
         return path[-1]
 

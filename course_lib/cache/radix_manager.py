@@ -1,14 +1,14 @@
 """The methods of CacheManager over a radix tree, as in SGLang: the tree owns cached blocks, requests lock them.
 
-Two things differ from the hash table. Content is kept once: who computed what the tree has already gives its
-copy back and is pointed to the tree's. And a whole leaf goes at once when room is needed.
+Two things differ from the hash table. Content is kept once: a request that computed what the tree has already
+releases its copy, and its block table names the tree's blocks. And a whole leaf is evicted at once.
 """
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 
 from course_lib.cache.manager import HitStats
-from course_lib.cache.radix import Node, RadixTree
+from course_lib.cache.radix import Node, RadixCache
 
 
 class RadixManager:
@@ -18,14 +18,15 @@ class RadixManager:
         if num_blocks < 1:
             raise ValueError(f"num_blocks={num_blocks}; at least 1 is needed.")
         self.num_blocks, self.block_size = num_blocks, block_size
-        self.tree = RadixTree(block_size)
+        self.tree = RadixCache(block_size)
         self.stats = HitStats()
+        self.version = 0  # grows whenever a look-up might find something else: on publish and on evict
         self._free: deque[int] = deque(range(1, num_blocks + 1))
         self._locked: dict[int, tuple[Node, int]] = {}  # request id -> its node, and how many of its blocks lead there
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be lent now, those that would have to be evicted included."""
+        """Blocks that can be allocated now, those that would have to be evicted included."""
         return len(self._free) + self.tree.evictable // self.block_size
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -50,6 +51,7 @@ class RadixManager:
                 self._unlock(request)
             return False
         if new > len(self._free):
+            self.version += 1
             self._free.extend(self.tree.evict((new - len(self._free)) * self.block_size))
         request.block_table += [*hit, *(self._free.popleft() for _ in range(new))]
         return True
@@ -58,6 +60,7 @@ class RadixManager:
         """Put the full blocks of tokens [0, stop) into the tree; copies of what it has already become free."""
         if start // self.block_size == stop // self.block_size:
             return
+        self.version += 1
         tokens = request.token_ids[: stop // self.block_size * self.block_size]
         self.tree.insert(tokens, request.block_table, request.keys)
         cached = self.tree.match(tokens, request.keys)
@@ -83,7 +86,7 @@ class RadixManager:
 
     def reset(self) -> None:
         """Forget everything, whatever state it was left in: all blocks are free, nothing is found."""
-        self.tree = RadixTree(self.block_size)
+        self.tree = RadixCache(self.block_size)
         self._free = deque(range(1, self.num_blocks + 1))
         self._locked = {}
 

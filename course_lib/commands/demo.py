@@ -6,21 +6,14 @@ microseconds: the same on every machine.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from course_lib.cli import Parser
-from course_lib.cost.linear import (
-    PRESETS,
-    LinearCost,
-    chunked,
-    exclusive_baseline,
-    knee_chunk,
-    mixed_baseline,
-    percentile,
-    sweep,
-)
+from course_lib.cost.linear import PRESETS, chunked, exclusive_baseline, knee_chunk, mixed_baseline, sweep
+from course_lib.cost.metrics import Report
+from course_lib.cost.simulator import Instance, ServerConfig, streaming_user
+from course_lib.cost.workload import Arrival
 from course_lib.diagnosis.kv_diff import first_divergence
 from course_lib.model import Model
 from course_lib.prefill import cut, one_pass, prefill, ragged
@@ -72,62 +65,34 @@ def control(model: Model) -> dict:
 # ---- 3. a mixed workload
 
 
-@dataclass
-class Request:
-    """A prompt, and then an answer that streams: all its tokens arrive, the first with the prompt's last chunk."""
+def mixed_workload(chunking: bool) -> Report:
+    """USERS stream 400 tokens each; the prompts of ARRIVALS come in between, and each gets an answer of 100.
 
-    arrival_us: int
-    prompt_len: int
-    max_tokens: int
-    computed: int = 0
-    token_us: list[int] = field(default_factory=list)
-
-
-def workload() -> list[Request]:
-    """USERS who stream from the start (their prompts are done), and the prompts of ARRIVALS, each with an answer."""
-    users = [Request(0, 1, 400, computed=1, token_us=[0]) for _ in range(USERS)]
-    return users + [Request(at, tokens, 100) for at, tokens in ARRIVALS]
-
-
-def serve(requests: Sequence[Request], cost: LinearCost, budget: int, chunking: bool) -> None:
-    """Run all requests to their end, noting when each token came. A step: decodes first, then prompts in order.
-
-    budget     tokens in a step, at most; decodes count
-    chunking   a prompt may enter in slices; without it, whole or not at all
+    chunking   a step has room for CHUNK prompt tokens beside all decodes; without it a prompt runs whole or waits
     """
-    now = 0
-    while running := [r for r in requests if len(r.token_us) < r.max_tokens]:
-        here = [r for r in running if r.arrival_us <= now]
-        if not here:
-            now = min(r.arrival_us for r in running)
-            continue
-        decodes = [r for r in here if r.computed == r.prompt_len][:budget]
-        left, slices = budget - len(decodes), []
-        for r in here:
-            rest = r.prompt_len - r.computed
-            take = min(rest, left) if chunking or rest <= left else 0
-            if rest and not take:
-                break  # the first that does not fit holds back those behind it
-            slices += [(r, take)] if take else []
-            left -= take
-        now += cost.step_us(sum(take for _, take in slices), len(decodes))
-        for r, take in slices:
-            r.computed += take
-        for r in decodes + [r for r, _ in slices if r.computed == r.prompt_len]:
-            r.token_us.append(now)
+    most = USERS + len(ARRIVALS)  # requests that run at once
+    config = ServerConfig(
+        profile="course" if chunking else "whole-prompt", max_num_seqs=most,
+        max_num_batched_tokens=most + (CHUNK if chunking else PROMPT), refuse_stuck=False,
+    )  # fmt: skip
+    report = Report(keep=True)
+    server = Instance(config, COST, report)
+    for user in range(USERS):
+        server.push_computed(streaming_user(user, context=2, tokens=400, since_us=0), 0)
+    for number, (time_us, tokens) in enumerate(ARRIVALS, USERS):
+        server.run_until(time_us)
+        server.push(number, Arrival(time_us, tokens, 100))
+    server.run_until()
+    return report
 
 
-def inter_token_latency(chunking: bool) -> dict[str, dict[str, int]]:
+def waits(report: Report) -> dict[str, dict[str, int]]:
     """Times in us: all gaps between one token and the next, and the first token of the shortest and longest prompt."""
-    requests = workload()
-    room_for_decodes = USERS + len(ARRIVALS)
-    serve(requests, COST, budget=room_for_decodes + (CHUNK if chunking else PROMPT), chunking=chunking)
-    gaps = [b - a for r in requests for a, b in zip(r.token_us, r.token_us[1:])]
-    ordered = sorted(requests[USERS:], key=lambda r: r.prompt_len)
-    shortest, longest = (r.token_us[0] - r.arrival_us for r in (ordered[0], ordered[-1]))
+    ordered = sorted((r for r in report.requests if r.id >= USERS), key=lambda r: r.prompt_tokens)
+    itl = report.itl
     return {
-        "itl_us": {"p50": percentile(gaps, 50), "p99": percentile(gaps, 99), "max": max(gaps)},
-        "ttft_us": {"shortest": shortest, "longest": longest},
+        "itl_us": {"p50": itl.percentile(50), "p99": itl.percentile(99), "max": itl.max},
+        "ttft_us": {"shortest": ordered[0].ttft_us, "longest": ordered[-1].ttft_us},
     }
 
 
@@ -138,7 +103,7 @@ def modelled() -> dict:
     """Parts 2 to 4: the reference setting, 32k, the mixed workload, the sweep."""
     line = chunked(COST, PROMPT, USERS, CHUNK)
     at_32k = chunked(COST, 32_768, USERS, CHUNK).worst_stall_us
-    runs = {"unchunked": inter_token_latency(chunking=False), "chunked": inter_token_latency(chunking=True)}
+    runs = {"unchunked": waits(mixed_workload(chunking=False)), "chunked": waits(mixed_workload(chunking=True))}
     return {
         "reference": {
             "worst_stall_us": line.worst_stall_us,

@@ -152,7 +152,7 @@ def _limits(args, engine: Engine) -> Limits:
     """
     scheduler = engine.scheduler
     longest = min(engine.model.max_tokens, args.num_blocks * args.block_size)
-    if not scheduler.chunks_prompts:
+    if not scheduler.profile.chunks_prompts:
         longest = min(longest, scheduler.max_num_batched_tokens)
     longest = args.max_model_len or longest
     if longest < 2:
@@ -169,7 +169,7 @@ def _limits(args, engine: Engine) -> Limits:
 
 
 def _greet(args, where: str, name: str, engine: Engine, limits: Limits) -> None:
-    step = "prompts in chunks" if engine.scheduler.chunks_prompts else "a prompt in one step"
+    step = "prompts in chunks" if engine.scheduler.profile.chunks_prompts else "a prompt in one step"
     print(
         f"serving {where}\n"  # the first line: programs wait for it, and may close the pipe then
         f"model {name}, {args.arith} arithmetic, {args.backend} {args.dtype} on {args.device}; profile {args.profile}, "

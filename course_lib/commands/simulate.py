@@ -1,4 +1,4 @@
-"""`python -m course_lib simulate`: what chunked prefill does to everybody's waits, on a clock instead of a model."""
+"""`python -m course_lib simulate`: what chunked prefill does to every user's waits, on a clock instead of a model."""
 
 import json
 from collections.abc import Sequence

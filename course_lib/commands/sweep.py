@@ -36,11 +36,11 @@ def main(argv: Sequence[str]) -> int:
     target_us = args.target_ms * 1000
     if workload := simulation.is_workload(args):
         point = partial(_workload_point, args)
-        seats = args.max_num_seqs or simulation.WORKLOAD["max_num_seqs"]
-        if min(args.chunks) < seats:
+        most = args.max_num_seqs or simulation.WORKLOAD["max_num_seqs"]
+        if min(args.chunks) < most:
             raise UserError(
-                f"chunk {min(args.chunks)} is the budget of a step, and {seats} requests may decode in one: give "
-                f"chunks of at least {seats}, or a smaller --max-num-seqs."
+                f"chunk {min(args.chunks)} is the budget of a step, and {most} requests may decode in one: give "
+                f"chunks of at least {most}, or a smaller --max-num-seqs."
             )
     else:
         point = partial(_one_prompt_point, args)
@@ -117,7 +117,7 @@ def _run(point: Callable[[int], dict], chunks: Sequence[int], processes: int) ->
         for future in as_completed([pool.submit(point, chunk) for chunk in chunks]):
             yield future.result()
     except BaseException:
-        for process in list(pool._processes.values()):  # they are in the middle of points that nobody waits for
+        for process in list(pool._processes.values()):  # they compute points that are no longer wanted
             process.terminate()
         raise
     finally:

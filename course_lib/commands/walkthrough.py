@@ -28,24 +28,24 @@ ALL_AT_ONCE = PROMPT + len(USERS)  # a budget that holds the whole prompt beside
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One way to serve the prompt."""
+class Knobs:
+    """One way to serve the prompt. `budget` is max_num_batched_tokens."""
 
     name: str
-    budget: int = CHUNK + len(USERS)  # max_num_batched_tokens
+    budget: int = CHUNK + len(USERS)
     max_chunk: int = CHUNK
     profile: str = "course"
     caching: bool = True
 
 
-SHARED_BUDGET = Setting("one budget", budget=CHUNK, max_chunk=0)
-OWN_CAP = Setting("cap and budget")
+SHARED_BUDGET = Knobs("one budget", budget=CHUNK, max_chunk=0)
+OWN_CAP = Knobs("cap and budget")
 WHOLE = {"budget": ALL_AT_ONCE, "max_chunk": 0, "profile": "sglang-prefill-first"}  # a step of its own: exclusive
 CELLS = (
-    Setting("neither", **WHOLE, caching=False),
-    Setting("chunking only", caching=False),
-    Setting("caching only", **WHOLE),
-    Setting("both"),
+    Knobs("neither", **WHOLE, caching=False),
+    Knobs("chunking only", caching=False),
+    Knobs("caching only", **WHOLE),
+    Knobs("both"),
 )
 
 
@@ -68,7 +68,7 @@ class Story:
         return found
 
     def step_us(self, step: StepRecord) -> int:
-        """Modelled duration: A's prompt tokens and everybody's decodes."""
+        """Modelled duration: A's prompt tokens and the decodes of all."""
         prompt = sum(stop - start for i, start, stop in step.chunks if i == self.id and start < PROMPT)
         return COST.step_us(prompt, step.num_tokens - prompt)
 
@@ -88,18 +88,18 @@ class Story:
         return worst
 
 
-def scheduler_for(setting: Setting, block_size: int) -> Scheduler:
-    """Planner and cache of a setting, with nobody in it."""
-    profile = profile_named(setting.profile)
-    cache = profile.new_cache(-(-4 * PROMPT // block_size), block_size, enable_prefix_caching=setting.caching)
+def scheduler_for(knobs: Knobs, block_size: int) -> Scheduler:
+    """An empty scheduler and cache with these knobs."""
+    profile = profile_named(knobs.profile)
+    cache = profile.new_cache(-(-4 * PROMPT // block_size), block_size, enable_prefix_caching=knobs.caching)
     return Scheduler(
-        cache, profile, max_num_batched_tokens=setting.budget, max_chunk=setting.max_chunk, max_num_seqs=8
+        cache, profile, max_num_batched_tokens=knobs.budget, max_chunk=knobs.max_chunk, max_num_seqs=8
     )
 
 
-def tell(setting: Setting, block_size: int) -> Story:
+def tell(knobs: Knobs, block_size: int) -> Story:
     """The story on the planner alone: tokens are numbers, nothing is computed."""
-    scheduler = scheduler_for(setting, block_size)
+    scheduler = scheduler_for(knobs, block_size)
 
     def step() -> StepRecord:
         planned = scheduler.schedule()
@@ -108,12 +108,12 @@ def tell(setting: Setting, block_size: int) -> Story:
     return _play(scheduler, step, shared=range(PROMPT), others=range(100_000, 200_000))
 
 
-def run(setting: Setting, block_size: int, model, one_cold) -> tuple[Story, bool]:
+def run(knobs: Knobs, block_size: int, model, one_cold) -> tuple[Story, bool]:
     """The story on the real engine, and whether A's KV equals `one_cold`, a one-pass prefill, bit for bit."""
     engine = Engine(
-        model, num_blocks=-(-4 * PROMPT // block_size), block_size=block_size, profile=setting.profile,
-        max_num_batched_tokens=setting.budget, max_chunk=setting.max_chunk, max_num_seqs=8,
-        enable_prefix_caching=setting.caching,
+        model, num_blocks=-(-4 * PROMPT // block_size), block_size=block_size, profile=knobs.profile,
+        max_num_batched_tokens=knobs.budget, max_chunk=knobs.max_chunk, max_num_seqs=8,
+        enable_prefix_caching=knobs.caching,
     )  # fmt: skip
     ids = token_ids(PROMPT, model.config.vocab_size)
     kept = {}
@@ -151,7 +151,7 @@ def lookup_ms(block_size: int) -> float:
     """Measured here: hashing A's prompt, finding its blocks and taking them, in ms (smallest of five)."""
     best = float("inf")
     for _ in range(5):
-        scheduler = scheduler_for(Setting("both", budget=ALL_AT_ONCE, max_chunk=0), block_size)
+        scheduler = scheduler_for(Knobs("both", budget=ALL_AT_ONCE, max_chunk=0), block_size)
         warm = Request(0, list(range(SHARED)), max_tokens=1)
         scheduler.cache.allocate(warm, SHARED)
         scheduler.cache.publish(warm, 0, SHARED)
@@ -182,12 +182,12 @@ def main(argv: Sequence[str]) -> int:
     size = args.block_size
     if size > CHUNK:
         raise UserError(f"a block of {size} tokens is larger than a chunk of {CHUNK}; give --block-size 1 to {CHUNK}.")
-    readings = [(setting, tell(setting, size)) for setting in (OWN_CAP, SHARED_BUDGET)]
-    cells = [(setting, tell(setting, size)) for setting in CELLS]
+    readings = [(knobs, tell(knobs, size)) for knobs in (OWN_CAP, SHARED_BUDGET)]
+    cells = [(knobs, tell(knobs, size)) for knobs in CELLS]
     answer = {
         "block_size": size,
         "readings": [{**_numbers(story), "budget": s.budget, "max_chunk": s.max_chunk} for s, story in readings],
-        "cells": [{"cell": setting.name, **_numbers(story)} for setting, story in cells],
+        "cells": [{"cell": knobs.name, **_numbers(story)} for knobs, story in cells],
         "lookup_ms": lookup_ms(size),
     }
     if not args.json:
@@ -195,8 +195,8 @@ def main(argv: Sequence[str]) -> int:
     if args.engine:
         model = seeded_model()
         cold = one_pass(model, token_ids(PROMPT, model.config.vocab_size))
-        results = [(setting, *run(setting, size, model, (cold.k, cold.v))) for setting in CELLS]
-        answer["kv_equal"] = {setting.name: equal for setting, _, equal in results}
+        results = [(knobs, *run(knobs, size, model, (cold.k, cold.v))) for knobs in CELLS]
+        answer["kv_equal"] = {knobs.name: equal for knobs, _, equal in results}
         answer["plans_equal"] = all(ran.chunks == told.chunks for (_, ran, _), (_, told) in zip(results, cells))
         if not args.json:
             print("\non the real engine (tile arithmetic): KV of A against a cold one-pass prefill, bit for bit")
@@ -223,17 +223,17 @@ def _print(size: int, readings, cells, hit_ms: float) -> None:
     print(f"A, {PROMPT:,} tokens, arrives in iteration N while {', '.join(USERS)} stream. Positions count from 0.")
     print(f"Its first {SHARED:,} tokens were computed before, in blocks of {size}: {story.hit // size:,} full blocks,")
     print(f"hit {story.hit:,} tokens, tail {PROMPT - story.hit:,}.")
-    for setting, story in readings:
-        cap = f"max_chunk {setting.max_chunk:,}" if setting.max_chunk else "no cap of its own"
-        print(f"\nbudget {setting.budget:,}, {cap}: chunks {' + '.join(f'{b - a:,}' for a, b in story.chunks)}")
+    for knobs, story in readings:
+        cap = f"max_chunk {knobs.max_chunk:,}" if knobs.max_chunk else "no cap of its own"
+        print(f"\nbudget {knobs.budget:,}, {cap}: chunks {' + '.join(f'{b - a:,}' for a, b in story.chunks)}")
         print(f"  {'iteration':9}  {'A computes':16}  {'A attends to':14}  beside  tokens     modelled")
         for number, step in enumerate(story.steps):
             _print_step(number, step, story)
         print(f"  A's first token: {story.ttft_us:,} us after it came; longest gap of {', '.join(USERS)}: "
               f"{story.worst_gap_us:,} us (modelled)")  # fmt: skip
     print("\nfour ways, modelled; unchunked cells give A a step of its own (exclusive baseline)")
-    for setting, story in cells:
-        print(f"  {setting.name:14} first token {story.ttft_us:>8,} us   longest gap {story.worst_gap_us:>8,} us   "
+    for knobs, story in cells:
+        print(f"  {knobs.name:14} first token {story.ttft_us:>8,} us   longest gap {story.worst_gap_us:>8,} us   "
               f"{len(story.chunks)} chunk{'s' * (len(story.chunks) > 1)}")  # fmt: skip
     print(f"\na hit's own cost, measured here: {hit_ms:.2f} ms to hash {PROMPT:,} tokens, find their blocks, take them")
 

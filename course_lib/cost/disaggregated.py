@@ -69,7 +69,7 @@ class _PrefillServer:
 
     def __init__(self, config: ServerConfig, cost: StepCost, report: Report, transfer: Transfer):
         self._transfer, self._link_free_us = transfer, 0
-        # Waits are counted where a request ends, so what this server finishes counts into a report that is dropped;
+        # Waits are counted where a request ends, so what this server finishes is counted in a report that is dropped;
         # its steps and refusals are the run's.
         own = Report()
         own.steps = report.steps
@@ -92,7 +92,7 @@ class _PrefillServer:
             yield self._link_free_us, request
 
     def settle(self) -> None:
-        """Nobody comes any more: add to the run's report who was refused here, or starves."""
+        """No request comes any more: add the refused and the starved of this server to the run's report."""
         self.instance.run_until()
         self._report.num_refused += self._own.num_refused
         self._report.num_starved += self._own.num_starved
@@ -120,7 +120,7 @@ def _handed_over(
         yield from run(time_us)
         servers[number % len(servers)].push(number, arrival)
     while ready or not all(server.instance.idle or server.instance.stuck for server in servers):
-        time_us += 1_000_000  # not all at once: nobody need hold what is left of a long queue
+        time_us += 1_000_000  # not all at once, so that what is left of a long queue is never held whole
         yield from run(time_us)
     for server in servers:
         server.settle()

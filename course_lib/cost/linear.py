@@ -1,4 +1,4 @@
-"""What a step costs when cost is linear, and what that does to the users who are streaming.
+"""What a step costs when cost is linear, and what that does to users who are streaming.
 
 Everything is modelled, in integer microseconds: the same on every machine, and nothing to do with the speed
 of this one. There is no quadratic term, so attention's share of a long prompt is left out.

@@ -148,9 +148,9 @@ class Report:
 
     @property
     def attainment(self) -> float:
-        """Share of the requests that met both targets; those refused or starved did not."""
-        everybody = self.num_finished + self.num_refused + self.num_starved
-        return self.num_good / everybody if everybody else 0.0
+        """Share of the requests that met both targets; refused and starved ones did not."""
+        all_requests = self.num_finished + self.num_refused + self.num_starved
+        return self.num_good / all_requests if all_requests else 0.0
 
     @property
     def steps_over_target(self) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from course_lib.cost import linear
 from course_lib.cost.linear import TRAILING_STEPS, Timeline
 from course_lib.cost.metrics import Report
-from course_lib.cost.simulator import Instance, ServerConfig, SimRequest
+from course_lib.cost.simulator import Instance, ServerConfig, streaming_user
 from course_lib.cost.work import StepCost, StepWork, pairs
 from course_lib.cost.workload import Arrival
 from course_lib.schedule.step_record import StepRecord
@@ -20,7 +20,7 @@ MODES = {  # how the prompt is served: the profile that does it
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Who streams when the prompt comes, and how the prompt is cut. The defaults are the reference setting.
+    """The users who stream when the prompt comes, and how the prompt is cut. The defaults are the reference setting.
 
     mode      "chunked"; or unchunked: "mixed" (beside the decodes) or "exclusive" (alone, the decodes wait)
     chunk     tokens of the prompt in a step, where it is chunked
@@ -87,9 +87,7 @@ def _server(setting: Setting, cost: StepCost) -> tuple[Instance, list[tuple[int,
         server.push(0, Arrival(0, setting.hit, 1, "shared", setting.hit))
         server.run_until()
     for user in range(1, setting.users + 1):
-        tokens = [user << 24] * setting.context
-        request = SimRequest(user, tokens, max_tokens=10**9, prompt_len=setting.context - 1)
-        request.first_us = request.last_us = server.clock_us
+        request = streaming_user(user, setting.context, tokens=10**9, since_us=server.clock_us)
         server.push_computed(request, server.clock_us)
     return server, steps
 

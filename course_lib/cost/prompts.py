@@ -4,11 +4,11 @@ from hashlib import sha256
 from struct import pack
 
 from course_lib.cache.manager import CacheManager
-from course_lib.cache.prefix import PrefixCache
+from course_lib.cache.prefix import PrefixIndex
 from course_lib.cost.workload import Arrival
 from course_lib.schedule.request import Request
 
-TOKEN = 0  # what everybody generates: no model runs
+TOKEN = 0  # what every request generates: no model runs
 _MOST = 1 << 24  # tokens of a prompt that are told apart
 
 
@@ -16,13 +16,13 @@ def fill_prompt(request: Request, arrival: Arrival, cache) -> None:
     """Give an empty request its prompt, as far as the cache can tell one prompt from another.
 
     A radix tree compares token ids, so it gets them all. A hash table compares chained hashes of full blocks: each
-    gets a name, equal for equal content, instead of a SHA-256 of ids, which nobody would look at again. Only the
+    gets a name, equal for equal content, instead of a SHA-256 of ids, which nothing would read again. Only the
     tokens after the last full block are hashed later, with what is generated. Without a cache, zeros will do.
     """
     request.prompt_len = prompt = arrival.prompt_tokens
     if isinstance(cache, CacheManager):
         full = 0 if cache.prefix is None else prompt // cache.block_size
-        if isinstance(cache.prefix, PrefixCache):
+        if isinstance(cache.prefix, PrefixIndex):
             request.block_hashes = _names(request.id, arrival, full, cache.block_size)
             request.salt = "" if full else str(request.id)  # shares nothing: no full block of its prompt
             plain = full * cache.block_size
@@ -35,7 +35,7 @@ def fill_prompt(request: Request, arrival: Arrival, cache) -> None:
 
 
 def _token_ids(id: int, arrival: Arrival, start: int) -> list[int]:
-    """Token ids of the prompt from `start`: below zero where it is shared, above where it is the request's own."""
+    """Token ids of the prompt from `start`: below zero where it is shared, above where only this request has it."""
     shared, prompt = arrival.prefix_tokens, arrival.prompt_tokens
     if prompt > _MOST:
         raise ValueError(f"a prompt of {prompt} tokens; the simulator tells {_MOST} apart.")

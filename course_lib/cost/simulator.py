@@ -66,6 +66,15 @@ class SimRequest(Request):
     gaps: list[int] = field(default_factory=list)
 
 
+def streaming_user(id: int, context: int, tokens: int, since_us: int) -> SimRequest:
+    """A user in the middle of an answer of `tokens` tokens, the first of which came at since_us: for push_computed.
+
+    context   tokens that its next decode reads, at least 2: the prompt, and that first token
+    """
+    times = {"arrival": since_us, "first_us": since_us, "last_us": since_us}
+    return SimRequest(id, [id << 24] * context, max_tokens=tokens, prompt_len=context - 1, **times)
+
+
 class Instance:
     """One server and its clock. Push arrivals in order of time, and run it up to each before it is pushed.
 
@@ -102,7 +111,7 @@ class Instance:
             self.clock_us = max(self.clock_us, time_us)
 
     def run_until(self, time_us: int | None = None) -> list[SimRequest]:
-        """Begin every step that begins before time_us (None: run until all is done). Returns who finished, in order."""
+        """Begin every step that begins before time_us (None: run until all is done). Returns the finished, in order."""
         finished: list[SimRequest] = []
         while not self.idle and (time_us is None or self.clock_us < time_us):
             self._take_in()
@@ -118,9 +127,9 @@ class Instance:
         return finished
 
     def _take_in(self) -> None:
-        """Queue those who have come, as far as the policy can see: all of them for a policy of one's own."""
+        """Queue the requests that have come, as far as the policy is shown the queue."""
         s = self.scheduler
-        while self._backlog and (s.own_policy or self._watch or len(s.waiting) < s.max_num_seqs):
+        while self._backlog and (s.profile.shown == "all" or self._watch or len(s.waiting) < s.max_num_seqs):
             ahead = self._backlog[0]
             try:
                 if not isinstance(ahead, Request):
@@ -151,7 +160,7 @@ class Instance:
         step = s.schedule()
         served = [s.requests[i] for i in step.chunks]
         sampled = dict.fromkeys(s.ends(step), TOKEN)
-        given: list[SimRequest] = [s.requests[i] for i in sampled]
+        given: list[SimRequest] = [s.requests[i] for i in sampled]  # the requests that get a token
         prefills, contexts = [], []
         for request, chunk in zip(served, step.chunks.values()):
             if request.decoding:
@@ -163,21 +172,21 @@ class Instance:
             if request.first_us < 0 and not request.num_preemptions:
                 request.first_hit = request.num_cached
         record = s.commit(step, sampled, duration) if self._watch else None
-        gone = [r for r in given if r.finish_reason] if record else s.advance(step, sampled)
+        finishing = [r for r in given if r.finish_reason] if record else s.advance(step, sampled)
         if not served and not step.preempted:
             return False
         begin, self.clock_us = self.clock_us, self.clock_us + duration
         if served:
             self._count(given, [duration])
-        for request in gone:
+        for request in finishing:
             self.report.finish(request)
-        finished += gone
+        finished += finishing
         if record:
             self._watch(begin, record)
         return True
 
     def _stretch(self, steps: int, until: int | None) -> list[SimRequest]:
-        """At most `steps` decode-only steps, those that begin before `until`. Returns who finished."""
+        """At most `steps` decode-only steps, those that begin before `until`. Returns the finished."""
         running: list[SimRequest] = list(self.scheduler.running)
         durations = self.cost.decode_run_us(len(running), sum(r.num_tokens for r in running), steps)
         if until is not None:

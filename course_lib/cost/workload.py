@@ -1,4 +1,4 @@
-"""Who comes when, with how long a prompt: arrivals for the simulator, the same again each time they are iterated."""
+"""Workloads for the simulator: when requests arrive, and how long they are; the same each time it is iterated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Arrival(NamedTuple):
 
     time_us         when it comes; a workload is in order of this
     prompt_tokens   at least 1;  output_tokens: tokens that it generates, at least 1
-    prefix_id       requests with the same one share a beginning; "" shares with nobody
+    prefix_id       requests with the same one share a beginning; "" shares with no other
     prefix_tokens   how much of the prompt is that beginning. Two requests share the shorter of theirs
     """
 

@@ -38,7 +38,7 @@ class PrefixCache:
             self.blocks.setdefault(value, []).append(block)
 
     def forget(self, block: int) -> None:
-        """The block is found no more: somebody else is about to write into it. It was published before."""
+        """The block is found no more: another request is about to write into it. It was published before."""
         value = self.hashes[block]
         self.hashes[block] = None
         self.blocks[value].remove(block)
@@ -50,7 +50,7 @@ class Allocator:
     """Blocks 1 .. num_blocks, each free or held by requests. It never sees a token.
 
     refs   refs[block]: how many block tables hold the block; place 0 is unused
-    free   the blocks that nobody holds, the next to be lent first
+    free   the blocks that no table holds, the next to be allocated first
     """
 
     def __init__(self, num_blocks: int):
@@ -59,7 +59,7 @@ class Allocator:
         self.free = list(range(1, num_blocks + 1))
 
     def allocate(self, count: int) -> list[int] | None:
-        """Lend the first `count` free blocks to a new holder; None, and nothing changes, if there are fewer."""
+        """Give the first `count` free blocks one holder each; None, and nothing changes, if there are fewer."""
         if count > len(self.free):
             return None
         blocks, self.free = self.free[:count], self.free[count:]
@@ -75,10 +75,10 @@ class Allocator:
             self.refs[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """One holder less for each block of a table, which is in token order. Who has none left is free, tail first.
+        """One holder less for each block of a table, which is in token order. A block with none left is free.
 
-        Freed blocks go to the end of `free`: the table's last block first, so that it is lent again before the others.
-        ValueError, and nothing changes, if nobody holds one of the blocks.
+        Freed blocks go to the end of `free`: the table's last block first, so that it is allocated before the others.
+        ValueError, and nothing changes, if one of the blocks has no holder.
         """
         if any(self.refs[block] == 0 for block in blocks):
             raise ValueError(f"nobody holds some of {blocks}: were they released twice?")
@@ -193,28 +193,28 @@ def serve_prompts(
     Every slot of the pool notes the tokens that it was computed from: what K and V depend on. A slot that a request
     reads must have been computed from its own beginning.
     """
-    lender, table_of, hits, running, slots = allocator(num_blocks), prefix(num_blocks), [], [], {}
-    requests, lent, lend = cache(lender, table_of, block_size), [], lender.allocate
+    pool, index, hits, running, slots = allocator(num_blocks), prefix(num_blocks), [], [], {}
+    requests, new, original = cache(pool, index, block_size), [], pool.allocate
 
     def allocate(count):  # notes which blocks are new to a request: the others of its table are its hit
-        blocks = lend(count)
-        lent.extend(blocks or ())
+        blocks = original(count)
+        new.extend(blocks or ())
         return blocks
 
-    lender.allocate = allocate
+    pool.allocate = allocate
     try:
         for tokens in prompts:
             parent, hashes = bytes(32), []
             for page in pages_of(tokens, block_size):
                 hashes.append(parent := block_hash(parent, page))
             if len(running) == 2:
-                lender.release(running.pop(0)[2])
-            lent.clear()
+                pool.release(running.pop(0)[2])
+            new.clear()
             while (blocks := requests.admit(len(tokens), hashes)) is None:
                 if not running:
                     return hits, f"a prompt of {len(tokens)} tokens is refused though nobody runs"
-                lender.release(running.pop(0)[2])
-            hits.append(sum(block not in lent for block in blocks) * block_size)
+                pool.release(running.pop(0)[2])
+            hits.append(sum(block not in new for block in blocks) * block_size)
             if hits[-1] >= len(tokens):
                 return hits, "the whole prompt is attached: no token is left to compute, so there are no logits"
             running.append([tuple(tokens), hashes, blocks, hits[-1]])
@@ -222,16 +222,16 @@ def serve_prompts(
                 if trouble := _compute_chunk(request, requests, slots, block_size):
                     return hits, trouble
         for request in running:
-            lender.release(request[2])
+            pool.release(request[2])
     except Exception as error:
         return hits, f"{type(error).__name__}: {error}"
-    if len(lender.free) != num_blocks or len(set(lender.free)) != num_blocks:
-        return hits, f"all requests are gone, and {len(set(lender.free))} of {num_blocks} blocks are free"
+    if len(pool.free) != num_blocks or len(set(pool.free)) != num_blocks:
+        return hits, f"all requests are gone, and {len(set(pool.free))} of {num_blocks} blocks are free"
     return hits, ""
 
 
 def _compute_chunk(request: list, requests: RequestCache, slots: dict, block_size: int) -> str:
-    """Compute the request's next tokens, and commit them; in words what is wrong with a slot that they read."""
+    """Compute the request's next tokens, and commit them. Returns what is wrong with a slot that they read, or ""."""
     tokens, hashes, blocks, start = request
     stop = min(start + 2 * block_size + 1, len(tokens))
     if start == stop:

@@ -14,7 +14,7 @@ from course_lib.schedule.request import Chunk, Request
 
 COST = AttentionCost()  # the preset reference-attention
 TARGETS = Targets(ttft_us=500_000, itl_us=50_000)
-BUDGET, SEATS = 8_192, 64  # max_num_batched_tokens and max_num_seqs of the server; max_chunk is 0
+BUDGET, MAX_NUM_SEQS = 8_192, 64  # of the server: BUDGET is its max_num_batched_tokens; its max_chunk is 0
 # Shipped profiles, each with the budgets that it is tried with: the best of all these is the mark.
 SHIPPED = {
     "course": (1_024, 2_048),
@@ -48,8 +48,8 @@ def run(
     workload: Sequence[Arrival], policy: Callable | None = None, profile: str = "course", budget: int = BUDGET,
     keep: bool = False,
 ) -> Report:  # fmt: skip
-    """Serve a workload with a policy of one's own, or else with a shipped profile."""
-    config = ServerConfig(profile=profile, plan_step=policy, max_num_batched_tokens=budget, max_num_seqs=SEATS)
+    """Serve a workload with the policy given, or else with a shipped profile."""
+    config = ServerConfig(profile=profile, plan_step=policy, max_num_batched_tokens=budget, max_num_seqs=MAX_NUM_SEQS)
     return simulate(workload, config, COST, targets=TARGETS, keep=keep)
 
 
@@ -81,7 +81,7 @@ def my_policy(
 
     Pure: it reads the requests and changes nothing. A request has id, arrival (us), num_tokens, num_computed,
     num_uncomputed and decoding. A step takes 2,600 us + 15 per prompt token + 108 per decode + 0.00074 per query-key
-    pair. Nobody may wait for ever, not even a long prompt behind which short ones keep coming.
+    pair. No request may wait for ever, not even a long prompt behind which short ones keep coming.
     """
     chunks = [Chunk(r.id, r.num_computed, r.num_computed + 1) for r in requests if r.decoding]
     chunks = chunks[: min(max_num_batched_tokens, max_num_seqs)]

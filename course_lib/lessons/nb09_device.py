@@ -59,7 +59,7 @@ def fit_linear(samples: np.ndarray) -> np.ndarray:
 def recommend(target_us: int, users: int, longest: int, cost: StepCost) -> tuple[int, int]:
     """The knobs (max_chunk, max_num_batched_tokens) that keep every step within target_us; (0, 0) if none do.
 
-    users     who stream while a prompt runs: one decode of each in every step
+    users     users who stream while a prompt runs: one decode of each in every step
     longest   tokens of the longest prompt. Its last chunk sees the most keys, and takes the longest
     cost      cost.work_us(work_of([(start, stop)], contexts)) is the time of a step in us: one chunk, and a decode for
               each number in contexts. A longer chunk never takes less. Take `longest` for every user's context
@@ -102,7 +102,7 @@ def measure_steps(
     """(work, measured us) of one step of the course's engine for each row of the grid. MEASURED: differs every time.
 
     grid        rows (prompt tokens, start of their chunk, decodes, tokens that each decode reads)
-    time_step   your own, if it shall be used
+    time_step   your function, if it shall be used
     """
     model, synchronize, _ = device_model()
     for tokens, start, decodes, context in grid:

@@ -1,14 +1,14 @@
-"""How a step comes about: ask the policy, give each chunk its blocks, ask again when something has changed.
+"""How a step comes about: ask the policy, reserve blocks for each chunk, ask again when something has changed.
 
-Planning and reserving are one walk. A request is let in only after all that comes before it has its blocks, and is
-looked up in the prefix cache at that moment: it sees what they evicted, and what they published.
+Planning and reserving are one walk. A request is admitted only after every chunk before it has its blocks, and its
+prefix hit is what the cache holds at that moment: earlier chunks may have evicted blocks, or published some.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from course_lib.schedule.refusals import expect_plan, room_for
+from course_lib.schedule.refusals import room_for
 from course_lib.schedule.request import Chunk, Request
 
 
@@ -20,6 +20,7 @@ class Step:
     chunks: dict[int, Chunk] = field(default_factory=dict)  # by request id, in batch order
     admitted: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
+    places: dict[int, int] = field(default_factory=dict)  # by request id: where an admitted request stood in the queue
 
     @property
     def num_tokens(self) -> int:
@@ -31,84 +32,81 @@ class StepBuilder:
 
     def __init__(self, scheduler, step: Step):
         self.scheduler, self.cache, self.step = scheduler, scheduler.cache, step
-        self._looked_up: dict[int, Request] = {}  # who waits, with a hit counted as computed
-        self._offered: list[Request] = []  # those of the queue whom the policy was shown last
-        self._window = 1  # how many it is shown
-        self._full = False  # nobody more is let in
+        # Look-ups of this step, by request id: the request, its hit, and the cache's version that it was found in.
+        self._found: dict[int, tuple[Request, list[int], int]] = {}
+        self._window = 1  # requests shown to a policy that sees the front of the queue
+        self._full = False  # no further request can be admitted
 
     def build(self) -> None:
-        """Raises whatever a policy or a prefix cache of one's own raises, and leaves the step to be undone."""
+        """Plan and reserve. If the policy or the prefix cache raises, the step is left to be undone."""
         try:
             for _ in range(10 + 4 * len(self.scheduler.requests)):
-                if self._reserve(self._plan()):
+                # 1) Choose which waiting requests the policy is shown; their prefix hits count as computed.
+                offered = self._offer()
+                # 2) Ask the policy which tokens to compute.
+                plan = self._plan(offered)
+                # 3) Give each chunk its blocks. If a request was preempted, did not fit or lost its hit: plan again.
+                if not self._reserve(plan):
+                    continue
+                # 4) Done, unless every request shown was admitted: then there may be room for more of the queue.
+                if self._is_complete(offered):
                     return
-            raise RuntimeError("plan_step or the prefix cache keeps changing its answer within one step.")
-        finally:  # who was looked up and not let in is looked up afresh in a later step
-            for request in self._looked_up.values():
+            raise RuntimeError("the cache keeps changing its answer within one step, so no plan for it holds.")
+        finally:  # a request that was not admitted has nothing computed; a later step looks it up again
+            for request, _, _ in self._found.values():
                 if not request.block_table:
                     request.num_computed = request.num_cached = 0
 
-    def _plan(self) -> Sequence[Chunk]:
-        """What the policy wants now, of all that runs, those let in by this step included, and of who may come."""
-        s = self.scheduler
-        self._offered = self._offer()
-        seen = (*s.running, *self._offered)
-        alone = s.profile.lone_ignores_cap and len(s.requests) == 1
-        computed = [(r, r.num_computed) for r in seen] if s.own_policy else []
-        try:
-            wanted = s.plan_step(
-                seen,
-                max_num_batched_tokens=s.max_num_batched_tokens,
-                max_chunk=0 if alone else s.max_chunk,
-                max_num_seqs=s.max_num_seqs,
-            )
-            if s.own_policy:
-                wanted = expect_plan(wanted, {r.id: r for r in seen}, s.max_num_batched_tokens, s.max_num_seqs)
-        finally:
-            changed = [r.id for r, before in computed if r.num_computed != before]
-            for r, before in computed:
-                r.num_computed = before
-            if changed:
-                raise ValueError(f"plan_step changed num_computed of {changed}: it plans, and commit advances.")
-        if not self._offered:
-            return wanted
-        came = {r.id for r in self._offered}
-        return sorted(wanted, key=lambda chunk: chunk.request_id in came)  # who runs already has the first claim
-
     def _offer(self) -> list[Request]:
-        """Those of the queue whom the policy may let in, with what they find in the cache counted as computed."""
+        """The waiting requests that the policy is shown, looked up in the prefix cache."""
         s = self.scheduler
-        seats = s.max_num_seqs - len(s.running)
-        if self.step.preempted or self._full or not seats:  # nobody is let in by a step that had to preempt
+        free_seqs = s.max_num_seqs - len(s.running)
+        if self.step.preempted or self._full or not free_seqs:  # a step that preempts admits nothing
             return []
-        if s.own_policy:
-            offered = list(s.waiting)
-        else:  # the shipped policies keep the queue's order, so they need not see further than they get
-            offered = list(islice(s.waiting, seats if s.profile.shares_evenly else min(seats, self._window)))
+        counts = {"front": min(free_seqs, self._window), "admissible": free_seqs, "all": len(s.waiting)}
+        offered = list(islice(s.waiting, counts[s.profile.shown]))
         for request in offered:
-            if request.id not in self._looked_up:
-                self._look_up(request)
+            if request.id not in self._found:
+                self._find(request)
         return offered
+
+    def _find(self, request: Request) -> list[int]:
+        hit = self._look_up(request)
+        self._found[request.id] = request, hit, self.cache.version
+        return hit
 
     def _look_up(self, request: Request) -> list[int]:
         hit = self.cache.match(request)
         request.num_computed = request.num_cached = len(hit) * self.cache.block_size
-        self._looked_up[request.id] = request
         return hit
 
+    def _plan(self, offered: Sequence[Request]) -> Sequence[Chunk]:
+        """The policy's chunks for the running requests and those offered; running requests are given blocks first."""
+        s = self.scheduler
+        alone = s.profile.lone_ignores_cap and len(s.requests) == 1
+        plan = s.plan_step(
+            (*s.running, *offered),
+            max_num_batched_tokens=s.max_num_batched_tokens,
+            max_chunk=0 if alone else s.max_chunk,
+            max_num_seqs=s.max_num_seqs,
+        )
+        if not offered:
+            return plan
+        new = {request.id for request in offered}
+        return sorted(plan, key=lambda chunk: chunk.request_id in new)
+
     def _reserve(self, plan: Sequence[Chunk]) -> bool:
-        """Give each chunk its blocks. False when the plan must be made again: somebody was preempted or did not
-        fit, a hit has changed, or there may be something left for more. What is reserved stays reserved."""
+        """Give each chunk its blocks. False when the plan no longer holds; what is reserved by then stays reserved."""
         s, step = self.scheduler, self.step
         for chunk in plan:
             request = s.requests[chunk.request_id]
-            if request.id in step.chunks and step.chunks[request.id] == chunk:
+            if request.id in step.chunks and step.chunks[request.id] == chunk:  # reserved for an earlier plan
                 continue
-            if request.block_table:  # it runs
+            if request.block_table:  # running
                 if not self.cache.allocate(request, chunk.stop):
                     self._preempt()
                     return False
-            elif len(s.running) == s.max_num_seqs:  # a policy of one's own wants more than there are seats
+            elif len(s.running) == s.max_num_seqs:  # the plan has more new requests than may run
                 continue
             elif not self._admit(request, chunk):
                 return False
@@ -116,33 +114,43 @@ class StepBuilder:
             if s.publish_early:
                 self.cache.publish(request, chunk.start, chunk.stop)
         step.chunks = {c.request_id: c for c in plan if c.request_id in step.chunks}
-        if s.own_policy or not self._offered or not all(r.block_table for r in self._offered):
-            return True
-        self._window *= 2  # all who were shown came in
-        return not s.waiting or step.num_tokens == s.max_num_batched_tokens
+        return True
 
     def _admit(self, request: Request, chunk: Chunk) -> bool:
-        """Let a request in with its hit if there is room. Nothing is taken unless it gets in."""
-        found = request.num_computed
-        hit = self._look_up(request)
-        if request.num_computed != found:
+        """Admit a request if its hit is what the plan counted on, and its tokens have room; else take nothing."""
+        s = self.scheduler
+        _, hit, version = self._found[request.id]
+        if version != self.cache.version:  # blocks were evicted or published since the look-up
+            counted_on = request.num_computed
+            hit = self._find(request)
+            if request.num_computed != counted_on:
+                return False
+        if not self.cache.allocate(request, chunk.stop, hit=hit, room_for=room_for(request, s)):
+            self._full = True  # requests behind it wait as well: no overtaking
             return False
-        if not self.cache.allocate(request, chunk.stop, hit=hit, room_for=room_for(request, self.scheduler)):
-            self._full = True  # and those behind wait as well: no overtaking
-            return False
-        self.scheduler.waiting.remove(request)
-        self.scheduler.running.append(request)
+        self.step.places[request.id] = place = s.waiting.index(request)
+        del s.waiting[place]
+        s.running.append(request)
         self.step.admitted.append(request)
         return True
 
     def _preempt(self) -> None:
-        """Take all blocks from the request admitted last, which may be the one that asked; it is recomputed later."""
-        victim = self.scheduler.running[-1]
-        self.scheduler.send_back(victim, self.step.chunks.pop(victim.id, None))
-        if victim in self.step.admitted:  # let in too early, by this very step
-            self.step.admitted.remove(victim)
-            self.scheduler.restore_order(self.step)
+        """Take all blocks from the request admitted last, perhaps the one that needs a block; it is recomputed."""
+        s, step = self.scheduler, self.step
+        victim = s.running[-1]
+        chunk = step.chunks.pop(victim.id, None)
+        if chunk is not None and s.publish_early:
+            self.cache.unpublish(victim, chunk.start, chunk.stop)
+        s.requeue(victim, step.places.get(victim.id, 0))
+        if victim in step.admitted:  # by this very step, too early: that is no preemption
+            step.admitted.remove(victim)
             self._full = True
         else:
             victim.num_preemptions += 1
-            self.step.preempted.append(victim)
+            step.preempted.append(victim)
+
+    def _is_complete(self, offered: Sequence[Request]) -> bool:
+        if not offered or not all(request.block_table for request in offered):
+            return True
+        self._window *= 2
+        return not self.scheduler.waiting or self.step.num_tokens == self.scheduler.max_num_batched_tokens

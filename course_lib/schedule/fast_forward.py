@@ -1,13 +1,13 @@
 """Many decode-only steps at once, with the state that step by step would leave. For simulators: no forward runs.
 
-Between two admissions nothing happens but one token for everybody, and a block now and then. Only those blocks
-need the cache; counting does the rest.
+Between two admissions each running request gets one token a step, and a block now and then. Only those blocks need
+the cache; counting does the rest.
 """
 
 from collections.abc import Sequence
 
 from course_lib.cache.manager import CacheManager
-from course_lib.cache.prefix import PrefixCache
+from course_lib.cache.prefix import PrefixIndex
 from course_lib.schedule.request import Request
 from course_lib.schedule.scheduler import Scheduler
 
@@ -15,12 +15,13 @@ from course_lib.schedule.scheduler import Scheduler
 def decode_only_steps(scheduler: Scheduler) -> int:
     """How many of the next steps are certain to decode one token for each running request and do nothing else.
 
-    Up to the step that finishes somebody, that one included. 0 when anything else may happen: a prompt is not
-    done, somebody may be admitted, blocks may run out, or a policy from outside decides. Requests that stop at a
-    token (stop_token_ids) are never certain.
+    Up to the first step that finishes a request, that one included. 0 when anything else may happen: a prompt is not
+    done, a request may be admitted, blocks may run out, or the policy need not decode every request (Profile).
+    Requests that stop at a token (stop_token_ids) are never certain.
     """
     running = scheduler.running
-    if not running or scheduler.own_policy or (scheduler.waiting and len(running) < scheduler.max_num_seqs):
+    may_admit = scheduler.waiting and len(running) < scheduler.max_num_seqs
+    if not running or may_admit or not scheduler.profile.decodes_all:
         return 0
     left = []
     for r in running:
@@ -37,14 +38,14 @@ def decode_only_steps(scheduler: Scheduler) -> int:
 def decode_many(scheduler: Scheduler, steps: int, token: int = 0) -> list[Request]:
     """As `steps` rounds of schedule and commit, with `token` sampled each time. Returns the requests that finished.
 
-    steps   1 .. decode_only_steps(scheduler): whoever asks for more gets a state that step by step would not reach
+    steps   1 .. decode_only_steps(scheduler); with more, the state is one that step by step would not reach
     """
     cache, running = scheduler.cache, scheduler.running
-    # Exactly these: a radix tree frees and evicts as it publishes, and a class of one's own may do anything.
-    hashed = type(cache) is CacheManager and (cache.prefix is None or type(cache.prefix) is PrefixCache)
+    # Exactly these classes: a radix tree frees and evicts as it publishes, and a class from outside may do anything.
+    hashed = type(cache) is CacheManager and (cache.prefix is None or type(cache.prefix) is PrefixIndex)
     if hashed:
-        _lend(cache, running, steps)
-    if not hashed or cache.prefix is not None:  # after _lend, allocate finds that all is there
+        _allocate_all(cache, running, steps)
+    if not hashed or cache.prefix is not None:  # after _allocate_all, each allocate finds that all is there
         for _, publish, _, request, stop in _events(running, steps, cache.block_size, scheduler.publish_early):
             if publish:
                 request.token_ids += [token] * (stop - request.num_tokens)  # a block is published with its tokens
@@ -57,29 +58,29 @@ def decode_many(scheduler: Scheduler, steps: int, token: int = 0) -> list[Reques
     return scheduler.count_steps(steps, [r for r in running if len(r.token_ids) - r.prompt_len >= r.max_tokens])
 
 
-def _lend(cache: CacheManager, running: Sequence[Request], steps: int) -> None:
-    """All blocks of these steps at once, dealt out in the order in which step by step asks.
+def _allocate_all(cache: CacheManager, running: Sequence[Request], steps: int) -> None:
+    """All blocks of these steps at once, given out in the order in which step by step would give them.
 
     Nothing in between could change which are next: what is published meanwhile is held, not free.
     """
-    asks = []  # (step, place of who asks)
+    needs = []  # (step, place of the request in `running`) for each new block
     for place, request in enumerate(running):
         room = len(request.block_table) * cache.block_size - request.num_computed
         for step in range(room, steps, cache.block_size):
-            asks.append((step, place))
-    asks.sort()
-    blocks = cache.allocator.allocate(len(asks))
+            needs.append((step, place))
+    needs.sort()
+    blocks = cache.allocator.allocate(len(needs))
     if blocks is None:
-        raise AssertionError(f"no {len(asks)} blocks, although {cache.num_free} were counted free.")
-    for (_, place), block in zip(asks, blocks):
+        raise AssertionError(f"no {len(needs)} blocks, although {cache.num_free} were counted free.")
+    for (_, place), block in zip(needs, blocks):
         running[place].block_table.append(block)
 
 
 def _events(running: Sequence[Request], steps: int, block_size: int, early: bool) -> list[tuple]:
-    """What the cache is asked for, in the order in which step by step asks: rows (step, publish, place, request, stop).
+    """Calls to the cache, in the order in which step by step makes them: rows (step, publish, place, request, stop).
 
-    Within a step all that decode get their blocks before any full block is published; `early` (published when
-    scheduled): one request after the other.
+    Within a step every request gets its block before any full block is published. With `early` (published when
+    scheduled) the first request gets its block and publishes, then the second, and so on.
     """
     events = []
     for place, request in enumerate(running):

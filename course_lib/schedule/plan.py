@@ -12,7 +12,7 @@ def plan_step(
 
     requests                running ones first, then waiting ones whose prefix hit counts as computed
     max_num_batched_tokens  tokens that the step may compute in all, decodes included
-    max_chunk               tokens of one request at most; 0 = no limit of its own
+    max_chunk               tokens of one request at most; 0 = no further limit
     max_num_seqs            requests that the step may serve
 
     Pure: it reads the requests and changes nothing. With more decodes than budget the first ones are served.

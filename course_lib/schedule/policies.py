@@ -56,7 +56,7 @@ def whole_prompt_pick(queue: Sequence[int], budget: int) -> list[int]:
     """Which of the waiting prompts run in this step, whole. Returns their places in the queue, counted from 0.
 
     First come, first served: the step takes prompts from the front while all of the next one still fits. One that
-    does not fit stops those behind it too.
+    does not fit stops all behind it too.
 
     queue    tokens of each waiting prompt, in order of arrival, each at least 1
     budget   tokens that the step has left for prompts
@@ -93,8 +93,8 @@ def plan_prefill_first(
     decodes = _decodes(requests, min(max_num_batched_tokens, max_num_seqs))
     left = min(max_num_batched_tokens - (len(decodes) if mixed else 0), max_chunk or max_num_batched_tokens)
     chunks: list[Chunk] = []
-    seats = max_num_seqs - (len(decodes) if mixed else 0)
-    for request in _prompts(requests)[: max(seats, 0)]:
+    most = max_num_seqs - (len(decodes) if mixed else 0)  # prompts in the step
+    for request in _prompts(requests)[: max(most, 0)]:
         if request.num_uncomputed <= left:
             chunks.append(_chunk(request, request.num_uncomputed))
             left -= -(-request.num_uncomputed // block_size) * block_size

@@ -1,15 +1,15 @@
 """Scheduler profiles: a policy, and the rules around it that differ between servers. Read on 2026-11-30."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from course_lib.cache.manager import CacheManager
-from course_lib.cache.prefix import PrefixCache
+from course_lib.cache.prefix import PrefixIndex
 from course_lib.cache.radix_manager import RadixManager
 from course_lib.schedule import policies
 from course_lib.schedule.plan import plan_step
-from course_lib.schedule.refusals import expect_prefix_cache
+from course_lib.schedule.refusals import checked_plan, expect_prefix_cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,12 +17,16 @@ class Profile:
     """How one server decides.
 
     plan              the policy: plan_step or one of policies.py
+    chunks_prompts    False: the policy runs a prompt in one step, or not at all
     whole_blocks      the policy cuts at block boundaries and takes block_size as an argument
+    decodes_all       a step without prompts decodes a token of every running request
+    shown             what the policy sees of the queue: its "front", that is a few requests, and more when all of these
+                      are admitted (enough for a policy that keeps the order); as many as are "admissible" now, where
+                      the policy divides the step among them; or "all"
     publish           "commit": a block is findable once its KV exists; "schedule": once it is planned, so that a
                       twin admitted later in the same step hits it
     room              what must fit for a request to be admitted: its "first chunk", its "whole prompt", or
                       "whole request" (prompt and all it may generate, and what the running ones may still need)
-    shares_evenly     the policy divides a step among all who wait, so it is shown as many as there are seats for
     lone_ignores_cap  the only request there is may exceed max_chunk
     uncached_first    order of freed blocks (BlockAllocator)
     radix             prefixes are kept in a radix tree instead of a hash table
@@ -32,10 +36,12 @@ class Profile:
     name: str
     about: str
     plan: Callable
+    chunks_prompts: bool = True
     whole_blocks: bool = False
+    decodes_all: bool = True
+    shown: str = "front"
     publish: str = "commit"
     room: str = "whole prompt"
-    shares_evenly: bool = False
     lone_ignores_cap: bool = False
     uncached_first: bool = True
     radix: bool = False
@@ -45,10 +51,25 @@ class Profile:
         """The policy with the arguments of plan_step."""
         return partial(self.plan, block_size=block_size) if self.whole_blocks else self.plan
 
+    def without_chunking(self) -> "Profile":
+        """These rules, but every prompt runs in one step."""
+        return replace(self, plan=policies.plan_whole_prompt, chunks_prompts=False, whole_blocks=False)
+
+    def with_policy(self, plan_step: Callable) -> "Profile":
+        """These rules with a policy from outside, of which nothing is known: each of its plans is checked.
+
+        It may pick any waiting request. Asked again within a step, it may take back what it planned, so a block is
+        published only when it is computed.
+        """
+        return replace(
+            self, plan=partial(checked_plan, plan_step), chunks_prompts=True, whole_blocks=False, decodes_all=False,
+            shown="all", publish="commit",
+        )  # fmt: skip
+
     def new_cache(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = True, prefix_cache=None):
         """An empty cache as this server keeps it.
 
-        prefix_cache   an object of your own with PrefixCache's methods, in place of the hash table or the radix tree.
+        prefix_cache   your object with PrefixIndex's methods, in place of the hash table or the radix tree.
                        ValueError if a method is missing, or if there would be no use for it
         """
         if prefix_cache is not None:
@@ -57,7 +78,7 @@ class Profile:
             return CacheManager(num_blocks, block_size, None)
         if self.radix and prefix_cache is None:
             return RadixManager(num_blocks, block_size)
-        prefix = PrefixCache() if prefix_cache is None else prefix_cache
+        prefix = PrefixIndex() if prefix_cache is None else prefix_cache
         return CacheManager(num_blocks, block_size, prefix, uncached_first=self.uncached_first)
 
 
@@ -88,6 +109,7 @@ PROFILES: dict[str, Profile] = {
             name="whole-prompt",
             about="no chunking: a prompt runs in one step, beside the decodes (enable_chunked_prefill=False)",
             plan=policies.plan_whole_prompt,
+            chunks_prompts=False,
         ),
         Profile(
             name="sarathi",
@@ -120,7 +142,7 @@ PROFILES: dict[str, Profile] = {
             name="tensorrt-llm-equal-progress",
             about="TensorRT-LLM with EQUAL_PROGRESS: prompts grow a block each in turn",
             plan=partial(policies.plan_whole_blocks, equal_progress=True),
-            shares_evenly=True,
+            shown="admissible",
             whole_blocks=True,
             room="whole request",
         ),

@@ -1,6 +1,6 @@
 """What the scheduler refuses, with the reason: knobs, pieces, plans and requests that cannot work."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import index
 
 from course_lib.schedule.request import Chunk, Request
@@ -25,7 +25,7 @@ def expect_prefix_cache(prefix_cache, no_cache_in: str, enabled: bool) -> None:
     missing = [name for name in ("match", "publish", "forget", "__contains__") if not hasattr(prefix_cache, name)]
     if missing or isinstance(prefix_cache, type):
         what = f"has no {', '.join(missing)}" if missing else "is a class; give an object of it"
-        raise ValueError(f"prefix_cache {what}. See cache.prefix.PrefixCache for what is called.")
+        raise ValueError(f"prefix_cache {what}. See cache.prefix.PrefixIndex for what is called.")
 
 
 def expect_plan(plan, requests: Mapping[int, Request], max_num_batched_tokens: int, max_num_seqs: int) -> list[Chunk]:
@@ -63,6 +63,24 @@ def expect_plan(plan, requests: Mapping[int, Request], max_num_batched_tokens: i
     return chunks
 
 
+def checked_plan(
+    plan_step: Callable, requests: Sequence[Request], *, max_num_batched_tokens: int, max_chunk: int, max_num_seqs: int
+) -> list[Chunk]:
+    """What the policy `plan_step` plans, in plain integers. ValueError as expect_plan, or if it changed a request."""
+    computed = [r.num_computed for r in requests]
+    try:
+        plan = plan_step(
+            requests, max_num_batched_tokens=max_num_batched_tokens, max_chunk=max_chunk, max_num_seqs=max_num_seqs
+        )
+        return expect_plan(plan, {r.id: r for r in requests}, max_num_batched_tokens, max_num_seqs)
+    finally:
+        changed = [r.id for r, before in zip(requests, computed) if r.num_computed != before]
+        for request, before in zip(requests, computed):
+            request.num_computed = before
+        if changed:
+            raise ValueError(f"plan_step changed num_computed of {changed}: it plans, and commit advances.")
+
+
 def longest(request: Request) -> int:
     """Tokens that the request may come to hold KV of: the last one that it generates is never fed back."""
     return request.prompt_len + request.max_tokens - 1
@@ -82,13 +100,13 @@ def why_never(request: Request, scheduler) -> str:
             f"its {tokens} tokens need {blocks} blocks of {cache.block_size}, and the pool has {cache.num_blocks}. "
             "Ask for fewer tokens, or give the pool more blocks."
         )
-    if not scheduler.chunks_prompts and tokens > budget:
+    if not scheduler.profile.chunks_prompts and tokens > budget:
         return (
             f"without chunking, its {tokens} tokens must fit into one step (the answer counts: after a preemption "
             f"it is recomputed), and max_num_batched_tokens is {budget}."
         )
     most = min(budget, scheduler.max_chunk or budget)
-    if scheduler.cuts_whole_blocks and most < cache.block_size and tokens > most:
+    if scheduler.profile.whole_blocks and most < cache.block_size and tokens > most:
         return f"a chunk of at most {most} tokens holds no whole block of {cache.block_size}, and is cut down to 0."
     return ""
 

@@ -1,4 +1,4 @@
-"""A request and a chunk of it: plain integers, so that planner, simulator and trace can all carry them."""
+"""A request and a chunk of it: plain integers, so that planner, simulator and step record can all carry them."""
 
 from dataclasses import dataclass, field
 
@@ -66,7 +66,7 @@ class Request:
     def decoding(self) -> bool:
         """Only its newest token is left to compute, and it has generated that token itself since its admission.
 
-        Who waits again after a preemption is not decoding, even if all but one of its tokens are found cached.
+        A request that was preempted is not decoding, even if all but one of its tokens are found cached.
         """
         newest = len(self.token_ids) - 1
         return self.num_computed == newest >= self.prompt_len and self.num_computed > self.num_cached

@@ -1,4 +1,4 @@
-"""Continuous batching: who runs in the next step, with which blocks. Integers only; it never meets a tensor.
+"""Continuous batching: which requests run in the next step, with which blocks. Integers only; it never meets a tensor.
 
 schedule() plans a step and reserves its blocks (build_step.py); then commit() or undo().
 """
@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from course_lib.cache.manager import CacheManager
 from course_lib.schedule.build_step import Step, StepBuilder
-from course_lib.schedule.policies import plan_whole_prompt
 from course_lib.schedule.profiles import Profile
 from course_lib.schedule.refusals import expect_knobs, why_never
-from course_lib.schedule.request import Chunk, Request
+from course_lib.schedule.request import Request
 from course_lib.schedule.step_record import StepRecord
 
 
@@ -19,12 +18,12 @@ class Scheduler:
     """Requests wait in order of arrival, run in order of admission, and are preempted from the end.
 
     cache                   a CacheManager, or anything with its methods
-    profile                 the rules (profiles.py)
+    profile                 the rules (profiles.py), which the next two change
+    enable_chunked_prefill  False: every prompt runs in one step (Profile.without_chunking)
+    plan_step               a policy in place of the profile's, for instance a learner's (Profile.with_policy)
     max_num_batched_tokens  tokens in a step, decodes included
-    max_chunk               tokens of one request in a step; 0 = no limit of its own
+    max_chunk               tokens of one request in a step; 0 = no further limit
     max_num_seqs            requests that run at once, those with a prompt half done included
-    plan_step               a policy in place of the profile's, for instance a learner's; while there is a seat, it
-                            is shown all that wait
     refuse_stuck            False: accept requests that can never run, to show starvation
     """
 
@@ -38,23 +37,19 @@ class Scheduler:
         expect_knobs(max_num_batched_tokens, max_chunk, max_num_seqs)
         if plan_step is not None and not enable_chunked_prefill:
             raise ValueError("enable_chunked_prefill=False is a policy, and plan_step is another: leave one out.")
-        self.cache, self.profile = cache, profile
+        if plan_step is not None:
+            profile = profile.with_policy(plan_step)
+        elif not enable_chunked_prefill:
+            profile = profile.without_chunking()
+        self.cache, self.profile, self.plan_step = cache, profile, profile.policy(cache.block_size)
+        self.publish_early = profile.publish == "schedule"
         self.max_num_batched_tokens, self.max_chunk, self.max_num_seqs = max_num_batched_tokens, max_chunk, max_num_seqs
-        shipped = profile.policy(cache.block_size) if enable_chunked_prefill else plan_whole_prompt
-        self.plan_step = plan_step or shipped
-        self.chunks_prompts = plan_step is not None or shipped is not plan_whole_prompt
-        self.cuts_whole_blocks = plan_step is None and self.chunks_prompts and profile.whole_blocks
         self.refuse_stuck = refuse_stuck
-        # A policy from outside may take back what it planned when it is asked again in the same step, so nothing
-        # is published before it is computed.
-        self.own_policy = plan_step is not None
-        self.publish_early = profile.publish == "schedule" and not self.own_policy
         self.requests: dict[int, Request] = {}  # waiting and running
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self._num_steps = 0
         self._planned: Step | None = None
-        self._queue: list[Request] = []  # who waited before that step, where a policy may pick any of them
 
     @property
     def in_step(self) -> bool:
@@ -64,7 +59,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a request. ValueError, with the reason, for one that could never finish."""
         if request.id in self.requests:
-            raise ValueError(f"request {request.id} is here already; give each request an id of its own.")
+            raise ValueError(f"request {request.id} is here already; give each request another id.")
         if self.refuse_stuck and (reason := why_never(request, self)):
             raise ValueError(f"request {request.id} can never finish: {reason}")
         self.requests[request.id] = request
@@ -80,7 +75,7 @@ class Scheduler:
         return request
 
     def _end_done(self, requests: Iterable[Request]) -> list[Request]:
-        """Those of the requests that are done give their blocks back and are gone. Returns them."""
+        """Take out the requests that are done; their blocks are free again. Returns them."""
         finished = [r for r in requests if r.why_done()]
         for request in finished:
             self._end(request, request.why_done())
@@ -96,7 +91,7 @@ class Scheduler:
     def attach(self, request: Request, num_computed: int) -> bool:
         """Run a request whose first tokens were computed elsewhere and whose KV has arrived (disaggregated prefill).
 
-        False, and nothing taken, when there is no seat or no room. Raises as `add` does.
+        False, and nothing taken, when max_num_seqs requests run or the blocks do not suffice. Raises as `add` does.
         """
         if self.in_step:
             raise RuntimeError("a step is being computed; commit or undo it before a request is attached.")
@@ -118,7 +113,6 @@ class Scheduler:
         """Plan the next step and reserve its blocks. Follow with commit or undo, also when it is idle."""
         if self.in_step:
             raise RuntimeError("the step before has neither been committed nor undone.")
-        self._queue = list(self.waiting) if self.own_policy else []
         step = self._planned = Step(self._num_steps)
         try:
             self.builder(self, step).build()
@@ -127,32 +121,24 @@ class Scheduler:
             raise
         return step
 
-    def send_back(self, request: Request, chunk: Chunk | None) -> None:
-        """From running to the front of the queue, as if it had never been admitted; `chunk`: its part of this step."""
-        if chunk is not None and self.publish_early:
-            self.cache.unpublish(request, chunk.start, chunk.stop)
+    def requeue(self, request: Request, place: int = 0) -> None:
+        """From running back into the queue, to `place` from its front, as if it had never been admitted."""
         self.running.remove(request)
         self.cache.release(request)
         request.num_computed = request.num_cached = 0
-        self.waiting.appendleft(request)
-
-    def restore_order(self, step: Step) -> None:
-        """A policy of one's own picks from anywhere in the queue: who was picked and did not stay goes back there."""
-        if self.own_policy:
-            self.waiting = deque([*reversed(step.preempted), *(r for r in self._queue if not r.block_table)])
+        self.waiting.insert(place, request)
 
     def undo(self, step: Step) -> None:
-        """The step was not computed: nobody has advanced, nothing it published is found, who it admitted waits again.
+        """The step was not computed: no request advances, what it published is not found, what it admitted waits again.
 
-        Whoever it preempted stays preempted, and what it evicted stays evicted: both are only work to redo.
+        What it preempted stays preempted, and what it evicted stays evicted: both are only work to redo.
         """
         self._expect_planned(step)
-        for request_id, chunk in step.chunks.items():
-            if self.publish_early:
+        if self.publish_early:
+            for request_id, chunk in step.chunks.items():
                 self.cache.unpublish(self.requests[request_id], chunk.start, chunk.stop)
-        for request in reversed(step.admitted):
-            self.send_back(request, None)
-        self.restore_order(step)
+        for request in reversed(step.admitted):  # the last first, so that each finds its old place
+            self.requeue(request, step.places[request.id])
         self._planned = None
 
     def ends(self, step: Step) -> list[int]:
@@ -160,7 +146,7 @@ class Scheduler:
         return [i for i, chunk in step.chunks.items() if chunk.stop == len(self.requests[i].token_ids)]
 
     def commit(self, step: Step, sampled: Mapping[int, int], duration_us: int | None = None) -> StepRecord:
-        """The step was computed: requests advance, full blocks are published, who is done gives its blocks back.
+        """The step was computed: requests advance, full blocks are published, requests that are done are taken out.
 
         sampled   request id -> its next token, for exactly the chunks that end at their request's newest token
         """
@@ -184,7 +170,7 @@ class Scheduler:
         ends = self.ends(step)
         if set(sampled) != set(ends):
             raise ValueError(f"tokens were sampled for requests {sorted(sampled)}; chunks end in those of {ends}.")
-        if not self.publish_early:  # before anybody advances: a prefix cache of one's own may raise
+        if not self.publish_early:  # before any request advances: a prefix cache from outside may raise
             for request_id, chunk in step.chunks.items():
                 self.cache.publish(self.requests[request_id], chunk.start, chunk.stop)
         for request in step.admitted:
@@ -200,7 +186,7 @@ class Scheduler:
         return finished
 
     def count_steps(self, steps: int, done: Iterable[Request]) -> list[Request]:
-        """`steps` steps were made at once (fast_forward.py). Those of `done` give their blocks back and are gone."""
+        """`steps` steps were made at once (fast_forward.py). Take out the requests `done`, and return them."""
         self._num_steps += steps
         return self._end_done(done)
 
@@ -232,7 +218,7 @@ class Scheduler:
         self.cache.check(self.running)
 
     def recover(self) -> None:
-        """After an interruption in the middle of bookkeeping: everybody waits again with nothing computed.
+        """After an interruption in the middle of bookkeeping: every request waits again with nothing computed.
 
         The cache is emptied. Tokens that were given stay given, and recomputing their KV is always right.
         """

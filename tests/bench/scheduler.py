@@ -13,7 +13,7 @@ import tracemalloc
 from hashlib import sha256
 
 from course_lib.cache.manager import CacheManager
-from course_lib.cache.prefix import PrefixCache, block_hash, root_hash
+from course_lib.cache.prefix import PrefixIndex, block_hash, root_hash
 from course_lib.cache.radix_manager import RadixManager
 from course_lib.engine import Engine
 from course_lib.model_config import ModelConfig
@@ -153,7 +153,7 @@ def memory(num_blocks: int = 20_000, block_size: int = 16) -> list[dict]:
     """Bytes of bookkeeping per block when every block is held and cached; a block of KV of an 8B Llama is 2 MB."""
     rows = []
     for name, make in (
-        ("hash table", lambda: CacheManager(num_blocks, block_size, PrefixCache())),
+        ("hash table", lambda: CacheManager(num_blocks, block_size, PrefixIndex())),
         ("radix tree", lambda: RadixManager(num_blocks, block_size)),
     ):
         requests = [
