@@ -58,8 +58,8 @@ for line in (*machine(), *packages()):
 #
 # 24 users are streaming. Each row of dots is one of them, and each dot is a token. Then another user sends a prompt of
 # 8,192 tokens. In the upper picture the server runs the whole prompt in one step, and the 24 users wait. In the lower
-# one it cuts the same prompt into *chunks* of 1,024 tokens, and each step has one chunk and a decode for each of the
-# 24. Time goes to the right. A blue hatched box is a step that computes prompt tokens, and its width is its duration;
+# one it cuts the same prompt into *chunks* of 1,024 tokens, and each step has one chunk and a decode for each of
+# the 24. Time goes to the right. A blue hatched box is a step that computes prompt tokens, and its width is its duration;
 #     an orange dot is a token that a user gets, at the end of a step.
 
 # %% id="freeze-picture"

@@ -453,8 +453,8 @@ assert in_chunks == (33_558_528, 28_672, 8)
 # %% [markdown] id="break-text"
 # ## 5. Break it
 #
-# The course has collected wrong answers that people really write. Here is each of them on a prompt of 16 tokens, cut 3
-# + 1 + 7 + 5: the cache that it fills is compared with that of one pass. First the wrong caches, in a right prefill.
+# The course has collected wrong answers that people really write. Here is each of them on a prompt of 16 tokens, cut
+# 3 + 1 + 7 + 5: the cache that it fills is compared with that of one pass. First the wrong caches, in a right prefill.
 #
 # Before you run the cell, take `overwrite`, where each append replaces what the layer held: how many tokens will be left in
 # its cache, and will anything raise an error?

@@ -373,7 +373,7 @@ except ValueError as error:
 #
 # So "with chunks, a prompt of any length can be scheduled" is true on two conditions: **the budget is larger than the
 # number of decodes**, and **the memory for keys and values can hold the whole prompt** and its answer. The course's
-# scheduler refuses a request that breaks the second.
+# scheduler refuses a request that the memory can never hold.
 
 # %% [markdown] id="bound-text"
 # ### What bounds a user's wait?

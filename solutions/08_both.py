@@ -522,9 +522,9 @@ assert first_over == 2_345
 # bit (notebook 04). In ordinary arithmetic a run with a hit and a cold one cut the work differently, so last bits may
 # differ, and sometimes a token. Such a difference proves no fault, and a fault can hide among them.
 #
-# Here is the course's engine with a small model in exact arithmetic: 70 tokens, 50 of them shared, blocks of 4, chunks of
-# 10. The second line attaches blocks that were computed in chunks of 7. In the third the pool is so small that A is
-#     preempted.
+# Here is the course's engine with a small model in exact arithmetic: 70 tokens, 50 of them shared, blocks of 4,
+# chunks of 10. The second line attaches blocks that were computed in chunks of 7. In the third the pool is so small
+# that A is preempted.
 #
 # **Guess:** in which of the three are K, V and logits equal to the cold run's, in every bit?
 
