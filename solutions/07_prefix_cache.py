@@ -376,6 +376,7 @@ assert np.array_equal(k, fresh.k) and np.array_equal(v, fresh.v) and np.array_eq
 
 # %% [markdown] id="lend-text"
 # Six tokens instead of 54, and not one bit differs: a hit block holds what a prefill would have computed.
+#
 # ## 4. Allocate, share, release
 #
 # The *allocator* records which blocks are in use. It never sees a token. Each block has a *reference count*: the number
