@@ -9,9 +9,9 @@
 # %% [markdown] id="title"
 # # 00 The freeze
 #
-# **Why did 24 streams freeze because one stranger pasted a long document?** In this notebook you compute how long such a
-# freeze lasts, why no other order of the requests prevents it, and why a prompt that is long enough never runs at all. Then
-# you see what cutting the prompt changes, and what it costs.
+# **24 users are streaming, and one more user pastes a long document. Why do all 24 streams freeze?** In this notebook
+# you compute how long such a freeze lasts, and see why no order of the requests prevents it, and why a long enough
+# prompt never runs at all. Then you see what cutting the prompt changes, and what it costs.
 #
 # About an hour. NumPy is enough; the pictures use matplotlib. Places and positions count from 0.
 #
@@ -19,9 +19,9 @@
 # *request* is one user's text, the *prompt*, and the answer to it. A server works in *steps*: one step is one run of the
 # model over some tokens of some requests. To compute a prompt's tokens is called *prefill*; that can be thousands of
 # tokens in one step. The step that computes the prompt's last token also gives the first token of the answer. Each later
-# token needs one more step, a *decode* of that request. For each token the model keeps two lists of numbers in memory, its
-# *key* and *value*; a later token looks back at those of all earlier ones, it *attends* to them. A user whose answer appears while it is made is *streaming*, and has a new token at the end of
-# each step that decodes for that user.
+# token needs one more step, a *decode* of that request. For each token the model keeps two lists of numbers in memory,
+# its *key* and *value*; each later token looks back at them: it *attends* to all earlier tokens. A user who gets the
+# answer token by token is *streaming*, and gets a new token at the end of each step with a decode of that request.
 #
 # All times here are *modelled*: they come from a formula, in whole microseconds, and are the same on every machine. Nothing
 # in this notebook is measured.
@@ -44,7 +44,8 @@ m = PRESETS["reference"]  # the model of time that this notebook uses
 PROMPT, USERS, CHUNK = 8_192, 24, 1_024
 
 # %% [markdown] id="versions-text"
-# Which versions run here? If something fails, put these lines into your question; `python -m course_lib doctor` says more.
+# Which versions run here? If something fails, add these lines to your question; `python -m course_lib doctor` says
+# more.
 
 # %% id="versions"
 from course_lib.learner.doctor import machine, packages
@@ -53,13 +54,13 @@ for line in (*machine(), *packages()):
     print(f"{line.name:12} {line.found}")
 
 # %% [markdown] id="freeze-text"
-# ## 1. 24 streams and a stranger
+# ## 1. 24 streams and one long prompt
 #
-# 24 users are streaming. Each row of dots is one of them, and each dot is a token. Then a stranger sends a prompt of 8,192
-# tokens. In the upper picture the server runs the whole prompt in one step, and the users wait. In the lower one it cuts the
-# same prompt into *chunks* of 1,024 tokens, and gives each step one chunk and one decode for every user. Time goes to the
-# right. A blue hatched box is a step that computes prompt tokens, as wide as it takes; an orange dot is a token that a user
-# gets, at the end of a step.
+# 24 users are streaming. Each row of dots is one of them, and each dot is a token. Then another user sends a prompt of
+# 8,192 tokens. In the upper picture the server runs the whole prompt in one step, and the 24 users wait. In the lower
+# one it cuts the same prompt into *chunks* of 1,024 tokens, and each step has one chunk and a decode for each of
+# the 24. Time goes to the right. A blue hatched box is a step that computes prompt tokens, and its width is its duration;
+#     an orange dot is a token that a user gets, at the end of a step.
 
 # %% id="freeze-picture"
 def draw_schedules(numbers):
@@ -84,7 +85,7 @@ def draw_schedules(numbers):
         how_long = f"{end - begin:.1f} ms" if numbers else "how long?"
         wide = end - begin > 60
         box = {"facecolor": "white", "edgecolor": "0.5"}
-        ax.text((begin + end) / 2 if wide else end + 4, 12, f"nobody gets a token: {how_long}", va="center",
+        ax.text((begin + end) / 2 if wide else end + 4, 12, f"no user gets a token: {how_long}", va="center",
                 ha="center" if wide else "left", bbox=box)
         ax.set(title=title, ylim=(-1, USERS + 6))
         ax.set_yticks([0, USERS - 1, USERS + 3], ["user 1", f"user {USERS}", "prompt"])
@@ -98,8 +99,8 @@ draw_schedules(numbers=False)
 
 # %% [markdown] id="guess-text"
 # **Guess before you go on.** In the upper picture, how long is the longest time between one token of user 1 and the next?
-# Choose 5, 24, 150 or 1_000 milliseconds and write it in place of None. Nobody grades this; a guess on record makes the
-# answer stick.
+# Choose 5, 24, 150 or 1_000 milliseconds and write it in place of None. It is not graded; a recorded guess makes the
+# answer easier to remember.
 
 # %% id="guess"
 freeze_ms = None  # 5, 24, 150 or 1_000
@@ -109,7 +110,7 @@ quiet, freeze = m.step_us(0, USERS), exclusive_baseline(m, PROMPT, USERS).worst_
 cut_gap = chunked(m, PROMPT, USERS, CHUNK).worst_stall_us
 print(f"you said {freeze_ms} ms, and the nearest is 150: it is {freeze / 1e3:.1f} ms")
 thoughts = {
-    5: f"That is the usual wait, {quiet / 1e3:.1f} ms, when a step holds 24 decodes and nothing else.",
+    5: f"That is the usual wait, {quiet / 1e3:.1f} ms, when a step has 24 decodes and nothing else.",
     24: f"That is the longest wait in the lower picture, {cut_gap / 1e3:.1f} ms, where the prompt is cut.",
     1_000: "A second is too long for 8,192 tokens. 'How far to trust the model' looks at a prompt four times as long.",
 }
@@ -127,17 +128,17 @@ draw_schedules(numbers=True)
 #
 # A step has three parts:
 #
-# - a *fixed* part, paid once however little is in the step. Among other things, all weights of the model
-#   (the numbers that training has fixed) are read from memory once;
+# - a *fixed* part, the same for every step: among other things, all weights of the model (the numbers that training has
+#   fixed) are read from memory once;
 # - a part for each *prompt token*;
 # - a part for each *decode*.
 #
 # The preset called reference says 2,600 us for the fixed part, 18 us for a prompt token and 108 us for a decode (us:
 # microseconds, 1,000 of them are 1 ms). The three numbers were chosen so that 8,192 tokens take 150 ms and a step with a chunk of
-# 1,024 and 24 decodes takes 24 ms; no device was measured. They are the attributes of an object that the course calls `m`: `m.fixed_us`,
+# 1,024 and 24 decodes takes 24 ms; no device was measured. They are attributes of an object `m`: `m.fixed_us`,
 # `m.prefill_us_per_token`, `m.decode_us`.
 #
-# A worked example, with easier numbers: what does a step cost that holds 30 tokens of a prompt and decodes of 4 users?
+# A worked example, with easier numbers: what does a step with 30 prompt tokens and decodes of 4 users cost?
 
 # %% id="step-example"
 small = LinearCost(fixed_us=100, prefill_us_per_token=2, decode_us=10)
@@ -155,8 +156,8 @@ print(f"{once} + {prompt_part} + {decode_part} = {once + prompt_part + decode_pa
 assert once + prompt_part + decode_part == 200
 
 # %% [markdown] id="step-exercise"
-# You may think that decodes cost nothing beside a long prompt, since the step runs anyway. They share the fixed part with
-# the prompt, and that is much. But each still reads what its own request has in memory.
+# You may think that decodes cost nothing beside a long prompt, since the step runs anyway. They do share the large
+# fixed part with the prompt. But each still reads the keys and values of its request.
 #
 # ### Exercise 0.1: how long does a step take?
 #
@@ -170,7 +171,7 @@ assert once + prompt_part + decode_part == 200
 # </details>
 # <details><summary>Hint 2: what is usually missed</summary>
 #
-# The fixed part is counted once: not for each token, and not a second time when the step has both kinds of work.
+# Count the fixed part once: not for each token, and not twice when the step has prompt tokens and decodes.
 #
 # </details>
 # <details><summary>Hint 3: nearly the code</summary>
@@ -198,7 +199,7 @@ beside = step_us(PROMPT, USERS, m) - step_us(PROMPT, 0, m)
 print(f"24 decodes add {beside:,} us to the prompt's step; alone they take {step_us(0, USERS, m):,} us")
 
 # %% [markdown] id="step-after"
-# You can now say how long any step takes before it runs. The prompt's step takes 29 times as long as a step of decodes
+# You can now compute a step's duration before it runs. The prompt's step takes 29 times as long as a step of decodes
 # alone.
 
 # %% id="step-ratio"
@@ -208,15 +209,16 @@ assert m.step_us(PROMPT, USERS) - m.step_us(PROMPT, 0) == 2_592
 # %% [markdown] id="timeline-text"
 # ## 3. The freeze, step by step
 #
-# There are two ways to run a whole prompt among streaming users, and their numbers differ a little. So each number below
-# says which way it belongs to.
+# There are two ways to run a whole prompt while users stream, and their numbers differ a little. So each number below
+# names its way.
 #
 # - **Mixed baseline:** the whole prompt in one step *together with* the users' decodes.
-# - **Exclusive baseline:** the whole prompt in a step of its own; the decodes wait. This is the upper picture at the beginning.
+# - **Exclusive baseline:** the whole prompt in a step without decodes, which wait. This is the upper picture at the
+#   beginning.
 #
 # We write a schedule as rows `(start_us, stop_us, prompt_tokens, decodes)`, one for each step. A step starts when the one
-# before it stops. The newcomer's prompt comes during the first step, and wants one token of answer: it gets that at the end
-# of its own step, and does not decode afterwards.
+# before it stops. The new prompt arrives during the first step. Its answer has one token, which comes at the end of the
+# prompt's step, so there is no decode of it afterwards.
 #
 # A worked example: the **mixed** baseline for a prompt of 50 tokens and 3 users, at the easier cost.
 
@@ -240,19 +242,19 @@ assert rows == [(0, 130, 0, 3), (130, 360, 50, 3), (360, 490, 0, 3)]
 # %% [markdown] id="timeline-exercise"
 # ### Exercise 0.2: the timeline of the exclusive baseline
 #
-# 7 minutes, difficulty 2 of 5, about six lines. The same three rows, but now the prompt has its step for itself.
-# `m.step_us(prompt_tokens, decodes)` gives a step's duration; your own `step_us` does too.
+# 7 minutes, difficulty 2 of 5, about six lines. The same three rows, but now the prompt's step has no decodes.
+# `m.step_us(prompt_tokens, decodes)` gives a step's duration; so does your `step_us`.
 
 # %% [markdown] id="timeline-hints"
 # <details><summary>Hint 1: where to begin</summary>
 #
-# Say in words what each of the three steps holds. Only the middle one differs from the example.
+# Say in words what each of the three steps computes. Only the middle one differs from the example.
 #
 # </details>
 # <details><summary>Hint 2: what is usually missed</summary>
 #
-# In the middle step nobody decodes, so its row ends in 0. The step behind it has all the decodes again, and pays its own
-# fixed part.
+# The middle step has no decodes, so its row ends in 0. The step after it has all the decodes again, and pays the fixed
+# part again.
 #
 # </details>
 # <details><summary>Hint 3: nearly the code</summary>
@@ -270,10 +272,11 @@ from course_lib.cost.linear import LinearCost
 check.one_shot_timeline(one_shot_timeline, group="values")
 
 # %% [markdown] id="gap-text"
-# You can now write any schedule down as numbers. How long does a user wait in it?
+# You can now write down any schedule as numbers. How long does a user wait in it?
 #
-# A *gap* is the time from one token of a user to that user's next. (Its usual name is inter-token latency, ITL.) A token is
-# there when the step that makes it *stops*. A worked example with the three rows above, all of which have decodes:
+# A *gap* is the time from one token of a user to that user's next. (Its usual name is inter-token latency, ITL.) A
+# token appears when the step that computes it *stops*. A worked example with the three rows above, all of which have
+# decodes:
 
 # %% id="gap-example"
 # Step 1: when do the users get tokens? At the end of each step that has decodes.
@@ -289,24 +292,24 @@ print("longest  ", max(gaps))
 assert max(gaps) == 230 == rows[1][1] - rows[1][0]  # in the mixed baseline it is just the prompt's step
 
 # %% [markdown] id="gap-exercise"
-# You may think that the freeze lasts as long as the prompt's step. In the mixed baseline it does. But in the exclusive one
-# the prompt's step brings the users nothing: they have their next token when the step *behind* it stops.
+# You may think that the freeze lasts as long as the prompt's step. In the mixed baseline it does. But in the exclusive
+# one the prompt's step gives the users nothing: they get their next token when the step *after* it stops.
 #
 # ### Exercise 0.3: the longest gap
 #
-# 6 minutes, difficulty 2 of 5, about two lines. For any schedule: there may be several prompts, alone or with decodes, and
-# steps at both ends that bring the users nothing. Loop over the rows as the example does; the check gives them as a NumPy
-# array.
+# 6 minutes, difficulty 2 of 5, about two lines. For any schedule: there may be several prompts, alone or with decodes,
+# and steps without decodes at both ends. Loop over the rows as the example does; the check gives them as a NumPy array.
 
 # %% [markdown] id="gap-hints"
 # <details><summary>Hint 1: where to begin</summary>
 #
-# First make the list of the times at which tokens come. Then look at neighbours in that list.
+# First make the list of the times at which tokens come. Then compare neighbours in that list.
 #
 # </details>
 # <details><summary>Hint 2: what is usually missed</summary>
 #
-# A step without decodes brings no token: leave its row out. What came before the first token, or after the last, is no gap.
+# A step without decodes gives no token: leave its row out. The time before the first token, or after the last, is no
+# gap.
 #
 # </details>
 # <details><summary>Hint 3: nearly the code</summary>
@@ -326,7 +329,7 @@ check.worst_gap(worst_gap, group="values")
 
 # %% id="gap-visible"
 def rows_of(work):
-    """Rows of a schedule from what each step holds: pairs (prompt tokens, decodes)."""
+    """Rows of a schedule from the contents of each step: pairs (prompt tokens, decodes)."""
     rows, start = [], 0
     for prompt_tokens, decodes in work:
         stop = start + m.step_us(prompt_tokens, decodes)
@@ -352,7 +355,7 @@ assert mixed_baseline(m, PROMPT, USERS).worst_stall_us == 152_648
 # You can now say for any schedule how long a user is frozen: 155,248 us in the exclusive baseline, which is the prompt's
 # 150,056 and the next step's 5,192; and 152,648 us in the mixed one.
 #
-# Would anybody notice? Servers are often judged by *P99*: the gap that 99 of 100 gaps do not exceed.
+# Does the usual measure show it? Servers are often judged by *P99*: the gap that 99 of 100 gaps do not exceed.
 # (P50 is the middle one: half of the gaps are no longer.) Take 100 gaps of a user,
 # of which one is the freeze.
 
@@ -362,14 +365,15 @@ print(f"P50 {percentile(hundred, 50):,} us   P99 {percentile(hundred, 99):,} us 
 assert (percentile(hundred, 50), percentile(hundred, 99), max(hundred)) == (5_192, 5_192, 155_248)
 
 # %% [markdown] id="tail-after"
-# P99 does not see it: one gap in a hundred is just what it leaves out. (By nearest rank. NumPy's default mixes neighbours and
-# says a little more, with no trace of the freeze either.) So this course always says the longest gap as well.
+# P99 does not show it: one gap in a hundred is exactly what it leaves out. (By nearest rank. NumPy's default
+# interpolates between neighbours and gives a little more, without a trace of the freeze either.) So this course always
+# gives the longest gap as well.
 
 # %% [markdown] id="order-text"
 # ## 4. Does another order help?
 #
-# Three prompts wait while 24 users stream: 8,192 tokens, 2,048 and 300. Each runs whole, in a step of its own (exclusive),
-# and between two prompts the users get a step of decodes. You are free to choose the order.
+# Three prompts wait while 24 users stream: 8,192 tokens, 2,048 and 300. Each runs whole, in a step without decodes
+# (exclusive), and between two prompts there is a step of decodes. You may choose the order.
 #
 # **Guess:** is the users' longest gap shorter if the longest prompt runs last, or first? Write "last", "first" or "same".
 
@@ -399,30 +403,30 @@ elif best_place == "first":
 assert set(gaps.values()) == {155_248} and back_to_back == {202_712}
 
 # %% [markdown] id="order-why"
-# All orders have the same longest gap. What an order decides is who of the *newcomers* waits for whom: the prompt of 300
-# tokens has its first token after 8 ms or after 208.
+# All orders have the same longest gap. The order decides only which of the three *new requests* waits for which: the
+# prompt of 300 tokens gets its first token after 8 ms or after 208.
 #
-# You may think that the freeze is a matter of who goes first. But wherever the long prompt runs, it runs in one step, and
-# whoever streams then is frozen for all of it. It could only wait until nobody streams, and on a busy server somebody
-# always does. The trouble is not the order. It is that the prompt is *indivisible*.
+# You may think that the order causes the freeze. But whenever the long prompt runs, it runs in one step, and every user
+# who streams then waits for all of it. It could only wait until no user streams, and on a busy server that never
+# happens. The trouble is not the order. It is that the prompt is *indivisible*.
 #
 # *I was off because ... (double-click to write here)*
 
 # %% [markdown] id="never-text"
 # ## 5. The prompt that never runs
 #
-# A step has a *budget*: the largest number of tokens that it may hold. The server sets memory aside for that many, and a
-# small budget keeps steps short. A decode takes one token of it. What is left over is for prompts. Those wait in a queue,
-# *first come, first served*: the step looks at the first prompt. If the whole prompt fits into what is left, it is taken, and
-# the next one is looked at. If it does not fit, the step takes no more prompts. (The budget's name in the course and in
-# vLLM, a widely used server program, is `max_num_batched_tokens`.)
+# A step has a *budget*, the largest number of tokens that it may compute: `max_num_batched_tokens`, as this course and
+# vLLM, a widely used server program, call it. The server reserves memory for that many, and a small budget keeps steps
+# short. A decode takes one token of it. The rest is for prompts, which wait in a queue, *first come, first served*. If
+# the first prompt fits whole into what is left, the step takes it and looks at the next. If it does not fit, the step
+# takes no more prompts.
 #
 # A worked example: prompts of 300, 500 and 90 tokens wait, and the step has 700 tokens left.
 
 # %% id="never-example"
 queue, left = [300, 500, 90], 700
 
-# Step 1: does the first fit? It does, and takes its tokens off the budget.
+# Step 1: does the first fit? It does, and its tokens are subtracted from the budget.
 assert queue[0] <= left
 left -= queue[0]
 
@@ -433,8 +437,8 @@ print(f"{queue[1]} tokens into {left}: {queue[1] <= left}")
 print("picked: [0]")
 
 # %% [markdown] id="never-exercise"
-# You may want to let the short prompt pass. Then somebody else's turn comes later: as long as short prompts keep coming,
-# the one in front may wait for ever. So the usual rule is strict.
+# You may want to let the short prompt pass. But while short prompts keep coming, the one in front may then wait for
+# ever. So the usual rule is strict.
 #
 # ### Exercise 0.4: which prompts run in this step?
 #
@@ -448,13 +452,13 @@ print("picked: [0]")
 # </details>
 # <details><summary>Hint 2: what is usually missed</summary>
 #
-# A prompt that does not fit ends the loop. Leaving it out and going on would let others pass. And one that fits exactly
-# does fit.
+# A prompt that does not fit ends the loop. If you skip it, later ones pass it. A prompt that fits exactly does fit.
 #
 # </details>
 # <details><summary>Hint 3: nearly the code</summary>
 #
-# `for place, tokens in enumerate(queue):`, then `if tokens > budget: break`, then note the place and take the tokens off.
+# `for place, tokens in enumerate(queue):`, then `if tokens > budget: break`, then record the place and subtract the
+# tokens.
 #
 # </details>
 
@@ -467,10 +471,10 @@ from collections.abc import Sequence
 check.whole_prompt_pick(whole_prompt_pick, group="values")
 
 # %% [markdown] id="never-run-text"
-# You can now say which prompts a step takes. Put your rule to work, in the course's real scheduler: the part of the engine
-# that decides what each step computes. Its rules come as *profiles*. The profile whole-prompt runs prompts whole; the
-# profile course cuts them where the budget ends. Budget 8,192. 24 users stream, and at step 10 a prompt of 9,000 tokens
-# comes, with one of 120 behind it.
+# You can now say which prompts a step takes. Run your rule in the course's real scheduler: the part of the engine that
+# decides what each step computes. Its rules are grouped into *profiles*. The profile whole-prompt runs prompts whole;
+# the profile course cuts them where the budget ends. Budget 8,192. 24 users stream, and at step 10 a prompt of 9,000
+# tokens comes, and after it one of 120.
 #
 # **Guess:** in which step does each of the two prompts run under the rule you wrote? Write a step, or "never".
 
@@ -478,7 +482,7 @@ check.whole_prompt_pick(whole_prompt_pick, group="values")
 runs_in_step = {"9,000 tokens": None, "120 tokens": None}
 
 # %% id="never-run"
-LONG, SHORT = 24, 25  # request ids of the two newcomers; the users are 0 to 23
+LONG, SHORT = 24, 25  # request ids of the two new prompts; the users are 0 to 23
 
 
 def serve(profile, steps=1_000, plan_step=None):
@@ -524,7 +528,7 @@ report("profile whole-prompt", whole_prompt)
 report("profile course", course)
 print("you said", runs_in_step)
 if runs_in_step["9,000 tokens"] in (10, 11):
-    print("9,000 tokens do not fit into a budget of 8,192, in no step: your rule cannot cut them.")
+    print("9,000 tokens do not fit into a budget of 8,192 in any step: your rule cannot cut them.")
 if runs_in_step["120 tokens"] in (10, 11):
     print("120 tokens would fit. But they came second, and the prompt in front of them blocks the queue.")
 assert not any({LONG, SHORT} & step.keys() for step in whole_prompt) and len(whole_prompt) == 1_000
@@ -532,13 +536,13 @@ assert course[10][LONG] == (0, 8_168) and course[11][LONG] == (8_168, 9_000) and
 
 # %% [markdown] id="never-why"
 # Not in 1,000 steps, and not in a million: 9,000 never fits into 8,192, however empty the server is. This is called
-# *starvation*. The short prompt behind it starves as well.
+# *starvation*. The short prompt after it starves as well.
 #
-# Cut at the budget, the same prompt is done in two steps: 8,168 tokens beside the 24 decodes, then the 832 that are left,
-# and the short prompt runs beside those. With chunks any length of prompt can run, on two conditions: the budget must be
-# larger than the number of decodes, and the memory for keys and values must hold the whole prompt.
+# Cut at the budget, the same prompt runs in two steps: 8,168 tokens beside the 24 decodes, then the other 832, and the
+# short prompt beside those. With chunks a prompt of any length can run, on two conditions: the budget must be larger
+# than the number of decodes, and the memory for keys and values must hold the whole prompt.
 #
-# The course's scheduler refuses such a request at the door, with the reason; above it was told not to.
+# The course's scheduler refuses such a request when it arrives, with the reason; above that was switched off.
 #
 # *I was off because ... (double-click to write here)*
 
@@ -554,10 +558,10 @@ except ValueError as error:
 # ## 6. What cutting costs
 #
 # Now cut the prompt of 8,192 tokens into chunks of 1,024, each in a step with a decode for each of the 24 users, as in
-# the lower picture at the beginning. (1,024 is here a cap for one request; the step's budget is larger and also holds the 24
-# decodes. Notebook 05 has both knobs.) The time from the start of the prompt's first step to its own first token is its
-# *time to first token*, TTFT. (Servers count from the request's arrival; here we leave out the wait for the step that is
-# running.)
+# the lower picture at the beginning. (1,024 is here a cap for one request; the step's budget is larger and includes the
+# 24 decodes. Notebook 05 has both knobs.) The time from the start of the prompt's first step to its first token is its
+# *time to first token*, TTFT. (Servers count from the request's arrival; here we leave out the wait for the step that
+# is running.)
 #
 # Fill in the three blanks, in place of None. This is not graded; the cell says what fits.
 
@@ -586,7 +590,7 @@ assert (len(line.step_us), line.step_us[0], line.ttft_us) == (8, 23_624, 188_992
 assert line.worst_stall_us == 23_624  # the decodes are in every step, so each gap is one step
 
 # %% [markdown] id="cut-after"
-# The longest gap falls from 155 ms (exclusive) or 153 ms (mixed) to 24 ms. What is paid for it:
+# The longest gap falls from 155 ms (exclusive) or 153 ms (mixed) to 24 ms. The price:
 #
 # | 8,192 tokens, 24 users | steps | longest gap | TTFT of the prompt |
 # | --- | --- | --- | --- |
@@ -594,8 +598,8 @@ assert line.worst_stall_us == 23_624  # the decodes are in every step, so each g
 # | mixed baseline | 1 | 152,648 us | 152,648 us |
 # | chunks of 1,024 | 8 | 23,624 us | 188,992 us |
 #
-# The stranger waits 39 ms longer than in the exclusive baseline. Each of the 8 steps pays the fixed part, and in each the
-# users get a token.
+# The first token of the long prompt comes 39 ms later than in the exclusive baseline. Each of the 8 steps pays the
+# fixed part, and each has the users' decodes.
 
 # %% id="cut-table"
 for name, line in [
@@ -613,10 +617,10 @@ assert line.ttft_us == 152_648 and round((188_992 - 150_056) / 1e3) == 39
 # %% [markdown] id="honest-text"
 # ### How far to trust the model
 #
-# The cost is linear: a prompt token costs the same wherever it stands. Really a token attends to all tokens before it, so
-# late tokens cost more. (Both models leave one cost out: a later chunk reads the earlier chunks' keys and values again.) Below is a second model with attention's
-# part: 15 us for a prompt token and 0.74 *nanoseconds* for each pair of a token and one that it sees. For 8,192 tokens the
-# two agree. For 32,768 they do not.
+# The cost is linear: a prompt token costs the same at every position. In reality a token attends to all tokens before
+# it, so late tokens cost more. (Both models leave one cost out: a later chunk reads the earlier chunks' keys and values
+# again.) Below is a second model, with the cost of attention: 15 us for a prompt token and 0.74 *nanoseconds* for each
+# pair of a token and one that it sees. For 8,192 tokens the two agree. For 32,768 they do not.
 
 # %% id="honest"
 def attention_step_us(start, stop, decodes):
@@ -645,26 +649,26 @@ assert [round(us / 1e3, 1) for us in found["with attention"][:4]] == [150.3, 891
 assert found["with attention"][4] == 19.9
 
 # %% [markdown] id="honest-after"
-# So "25 times better" and "a 32k prompt freezes everybody for nearly a second" are both right, and not in one model: the
-# linear one gives 25 times and 0.59 s, the one with attention 0.89 s and 20 times. In the first all 32 chunks take equally
-# long; in the second the last takes twice as long as the first. Both are models, and what your device does is a matter of
-# measuring.
+# So "25 times better" and "a 32k prompt freezes all users for nearly a second" are both right, but not in one model:
+# the linear one gives 25 times and 0.59 s, the one with attention 0.89 s and 20 times. In the first all 32 chunks take
+# equally long; in the second the last takes twice as long as the first. Both are models: what your device does must be
+# measured.
 #
-# And one question is open: may a prompt be cut at all without changing what the model computes? That is what the next
-# notebooks are about. The short answer is yes, to the last bit, if attention looks back only, the mask and the positions are right and every sum is
-# made in a fixed order.
+# One question is open: can a prompt be cut without changing what the model computes? The next notebooks answer it: yes,
+# to the last bit, if attention looks back only, the mask and the positions are right, and the order of every sum is
+# fixed.
 
 # %% [markdown] id="break-text"
 # ## 7. Break it
 #
-# The course keeps wrong answers that people really write. First the ways to measure a gap, on three timelines: the two
-# baselines, and one in which users come and go, so that the steps are not equally long.
+# The course has collected wrong answers that people really write. First the wrong ways to measure a gap, on three
+# timelines: the two baselines, and one in which the number of users changes, so that the steps are not equally long.
 #
 # **Before you run it:** which wrong way is right in both baselines?
 
 # %% id="break-gaps"
 def wrong(exercise, name):
-    """One of the wrong answers that the course keeps, as a function."""
+    """One of the course's collected wrong answers, as a function."""
     return EXERCISES[exercise].compile(EXERCISES[exercise].wrong_answer(name).source)
 
 
@@ -683,14 +687,14 @@ for answer in EXERCISES["worst_gap"].wrong_answers:
 assert "between_starts" in right_twice and always_right == ["before_the_first", "after_the_last", "first_gap"]
 
 # %% [markdown] id="break-ask"
-# `between_starts` is right in both baselines only because the step before the freeze and the step behind it are equally
+# `between_starts` is right in both baselines only because the step before the freeze and the step after it are equally
 # long. A test whose steps are all alike would not find it.
 #
-# 1. `longest_step` forgets the step behind the prompt. In which baseline is it right, and why there?
-# 2. `step_after_added` is right in the exclusive baseline. What does it add in the mixed one that is not there?
-# 3. Three of the wrong ways are right in all three timelines. What must a timeline contain that shows them?
+# 1. `longest_step` forgets the step after the prompt. In which baseline is it right, and why there?
+# 2. `step_after_added` is right in the exclusive baseline. What does it wrongly add in the mixed one?
+# 3. Three of the wrong ways are right in all three timelines. What must a timeline contain to show that they are wrong?
 #
-# Now the wrong picks, in the real scheduler for 100 steps. Some it refuses: a step must not hold more than its budget.
+# Now the wrong picks, in the real scheduler for 100 steps. It refuses some: a step must not exceed its budget.
 
 # %% id="break-picks"
 signature = {}
@@ -711,21 +715,22 @@ assert signature["around_the_head"].startswith("9,000 runs in no step, 120 runs 
 assert signature["head_always"].startswith("stopped") and signature["number_of_requests"].startswith("stopped")
 
 # %% [markdown] id="break-after"
-# `around_the_head` saves the short prompt, and the long one still never runs: another order does not help here either.
+# With `around_the_head` the short prompt runs, and the long one still never does: another order does not help here
+# either.
 #
-# `strictly_less` and `budget_for_each` look right in this run. Which queue would show them? `head_only` does the same to the two
-# newcomers, and there is something else that it spoils: look at the last column. (At the start, 24 users come at once.)
+# `strictly_less` and `budget_for_each` look right in this run. Which queue would show them? `head_only` is right about
+# the two new prompts, but not about the users: look at the last column. (At the start, 24 users come at once.)
 
 # %% [markdown] id="explore-text"
 # ## 8. Try other settings
 #
-# Each bar is a step, as high as the step is long. The dashed line is a *target*: no step longer than 50 ms. Before you move
-# a control, say what will happen.
+# Each bar is a step; its height is the duration. The dashed line is a *target*: no step longer than 50 ms. Before you
+# move a control, say what will happen.
 #
 # 1. Turn chunking on. Which bars get lower, and what gets longer?
 # 2. Set the chunk to 8,192, the length of the prompt. To which of the two baselines is that equal?
 # 3. Turn chunking off and move the users from 24 to 48. How much does the freeze grow? Why so little?
-# 4. Chunks of 128: what is most of each step made of now?
+# 4. Chunks of 128: what takes most of each step now?
 
 # %% id="explore"
 from course_lib.widgets.stall import explore_stall
@@ -735,7 +740,7 @@ explore_stall()
 # %% [markdown] id="questions-text"
 # ## 9. Questions
 #
-# Six about this notebook, and two that bring back earlier sections. Answer from memory first.
+# Six about this notebook, and two about its earlier sections. Answer from memory first.
 
 # %% id="questions"
 from course_lib.learner.quiz import quiz
@@ -747,7 +752,7 @@ quiz("00_freeze")
 #
 # - Say how long a step takes, and how long a streaming user is frozen, in the mixed and in the exclusive baseline.
 # - Explain why no order of the requests prevents the freeze, and why P99 may not show it.
-# - Show that a whole prompt longer than the budget never runs, and that the same prompt in chunks does.
+# - Show that a whole prompt longer than the budget never runs, and that it does run in chunks.
 # - Say what cutting costs: more steps, and a later first token for the long prompt.
 #
-# Next: may a prompt be cut at all? Notebook 01.
+# Next: can a prompt be cut at all? Notebook 01.

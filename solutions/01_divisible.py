@@ -9,10 +9,10 @@
 # %% [markdown] id="title"
 # # 01 Must a prompt run in one pass?
 #
-# While a long prompt goes through the model in one pass, nobody else gets a token. So can the pass be stopped in the middle
-# and taken up again later? In this notebook you find out which part of the work depends on which. Then you write a cache
-# that keeps what has been computed, and a prefill that runs a prompt in *chunks*: runs of its tokens, one after another.
-# At the end you compare what the chunks leave with what one pass leaves, in every bit.
+# While a long prompt goes through the model in one pass, no other user gets a token. Can the pass be stopped in the
+# middle and continued later? In this notebook you find out which part of the work depends on which. Then you write a
+# cache that keeps what has been computed, and a prefill that runs a prompt in *chunks*: runs of its tokens, one after
+# another. At the end you compare the cache that the chunks fill with that of one pass, in every bit.
 #
 # About an hour. NumPy is enough; the pictures use matplotlib. Positions count from 0.
 #
@@ -42,9 +42,9 @@ LAYERS = model.config.num_layers
 # %% [markdown] id="divide-text"
 # ## 1. Which rows need which tokens?
 #
-# Here is the cache that a prompt of 12 tokens leaves in a model of 3 layers. Suppose that the pass is stopped after token
-# 7. Can the rows on the left be finished, although nobody has looked at the tokens on the right? Each small square is one row
-# of the cache: the key or the value of one token in one layer. Left of the thick bar are tokens 0 to 7.
+# Here is the cache of a prompt of 12 tokens in a model of 3 layers. Each small square is one row of the cache: the key
+# or the value of one token in one layer. Suppose that the pass is stopped after token 7, at the thick bar. Can the rows
+# on its left be computed without the tokens on its right?
 
 # %% id="divide-picture"
 ids = [(7 * i * i + 3 * i) % 128 for i in range(12)]  # a prompt: token ids below the vocabulary's 128
@@ -71,12 +71,12 @@ ax.axvline(7.5, color="black", linewidth=4)
 plt.show()
 
 # %% [markdown] id="guess-text"
-# An experiment decides it. Exchange one token of the prompt for another, run the whole prompt again, and look which rows of
-# the cache change. A row that does not change did not need that token.
+# An experiment decides it. Exchange one token of the prompt for another, run the whole prompt again, and see which rows
+# of the cache change. A row that does not change does not depend on that token.
 #
-# **Guess before you go on.** First the last token is exchanged, the one at position 11; then, in the first prompt again,
-# the one at position 4. For each layer, how many of the 12 rows of K change? Write numbers in place of the Nones. Nobody
-# grades this; a guess on record makes the answer stick.
+# **Guess before you go on.** First the last token is exchanged, at position 11; then, in the original prompt, the one
+# at position 4. For each layer, how many of the 12 rows of K change? Write numbers in place of the Nones. It is not
+# graded; a recorded guess makes the answer easier to remember.
 
 # %% id="guess"
 last_exchanged = [None, None, None]  # rows of K that change in layer 0, 1 and 2
@@ -95,12 +95,12 @@ last, middle = changed_rows(11), changed_rows(4)
 thoughts = {
     (12, 12, 12): "You let a token change the rows before it. A token looks back, never ahead.",
     (1, 12, 12): "Layer 0 is right. Above it you let a token change the rows before it: a token looks back, never ahead.",
-    (0, 0, 0): "You left out the exchanged token's own rows: they are made from it.",
-    (0, 1, 1): "Layer 0's rows are made from the token itself, so its own row changes there too.",
+    (0, 0, 0): "You left out the rows of the exchanged token: they are made from it.",
+    (0, 1, 1): "Layer 0's rows are made from the token itself, so its row changes there too.",
     (8, 8, 8): "Layer 0's keys are made from each token and its position, before any attention: no other token is in them.",
-    (0, 7, 7): "You left out the exchanged token's own rows. The tokens behind it are right.",
-    (1, 7, 7): "Layer 0 is right. Above it the exchanged token's own row changes as well: 1 + 7.",
-    (1, 5, 5): "You counted the tokens that it looks back at. Those that change are the ones that look back at it.",
+    (0, 7, 7): "You left out the rows of the exchanged token. The later tokens are right.",
+    (1, 7, 7): "Layer 0 is right. Above it the row of the exchanged token changes as well: 1 + 7.",
+    (1, 5, 5): "You counted the tokens that it looks back at. The rows that change belong to tokens that look back at it.",
     (1, 1, 8): "One layer too late: layer 1 is made from what attention in layer 0 returned, which looks back already.",
     (0, 0, 1): "A change begins in layer 0: the first keys are made from the token itself.",
 }
@@ -109,7 +109,7 @@ for name, said, rows in (("last", last_exchanged, last), ("middle", middle_excha
     print(f"{name} token exchanged: you said {said}, and it is {truth}")
     if said != truth and None not in said:
         if name == "middle" and said == [1, 1, 1]:
-            print("   You kept the change at its own token. Every token behind it looks back at it.")
+            print("   You kept the change at the exchanged token. Every later token looks back at it.")
         else:
             print("  ", thoughts.get(tuple(said), "Look at the picture below, layer by layer."))
         print("   Why were you off? Write it down below the picture.")
@@ -127,58 +127,58 @@ assert not last[..., :11].any() and not middle[..., :4].any()
 # *I was off because ... (double-click to write here)*
 
 # %% [markdown] id="causal"
-# No row before the exchanged token changes, in any layer, by a single bit. Attention in such a model is *causal*: a token
-# sees itself and the tokens before it, and none behind it. So a row is made from its own token and earlier ones.
+# No row before the exchanged token changes, in any layer, by a single bit. Attention in such a model is *causal*: a
+# token sees itself and the tokens before it, and none after it. So a row depends on its token and earlier ones only.
 #
-# In layer 0 even that is too much. Its keys are made from a token and its position, its values from the token alone, both
-# before any attention has happened: one row of K and one of V. What attention in layer 0 returns goes into the rows of layer 1, and there the
-# change has reached every later token: positions 4 to 11, which are eight.
+# In layer 0 it does not even depend on earlier ones. Keys are made from a token and its position, values from the token
+# alone, both before any attention: one row of K and one of V change. What attention in layer 0 returns goes into the
+# rows of layer 1, and there the change has reached every later token: positions 4 to 11, which are eight.
 #
 # You may think that a prompt is one piece, since attention connects each of its tokens with the others. But the
-# connections point one way only. When tokens 0 to 1,023 have gone through all layers, their rows are final, whatever comes
-# behind them. They can be stored; other users can be served; and tokens 1,024 to 2,047 can go through the model later,
-# against what the first ones left.
+# connections point one way only. When tokens 0 to 1,023 have gone through all layers, their rows are final, whatever
+# comes after them. They can be stored; other users can be served; and tokens 1,024 to 2,047 can go through the model
+# later, with the stored rows.
 #
-# (There are models whose attention looks both ways, for example those that only classify texts. Their passes cannot be
+# (Some models, for example those that only classify texts, have attention that looks both ways. Their passes cannot be
 # cut like this. Section 6 shows what would happen.)
 
 # %% [markdown] id="cache-text"
-# ## 2. What a chunk leaves behind
+# ## 2. What a chunk leaves in the cache
 #
 # The next chunk needs the keys and values of all tokens before it, in every layer. A worked example with the keys of two
-# layers, for a chunk of 3 tokens and then one of 2. (A layer does attention several
-# times side by side, each time with shorter vectors of its own: these are its *heads*, `head_dim` is the length of their
-# vectors, and `kv_heads` is how many have keys and values of their own. Here there is one head, and a key has 2 numbers.)
+# layers, for a chunk of 3 tokens and then one of 2. (A layer does attention several times in parallel, each time with
+# other, shorter vectors: these are its *heads*, `head_dim` is the length of their vectors, and `kv_heads` is the number
+# of heads that have separate keys and values. Here there is one head, and a key has 2 numbers.)
 
 # %% id="cache-example"
 rng = np.random.default_rng(0)
 
-# Step 1: each layer has a store of its own, and nothing is in it: 0 tokens, 1 head, 2 numbers.
+# Step 1: each layer has a separate, empty store: 0 tokens, 1 head, 2 numbers.
 stores = [np.zeros((0, 1, 2), dtype=np.float32) for layer in range(2)]
 
-# Step 2: the first chunk goes through the layers, and each layer keeps the chunk's keys in its own store.
+# Step 2: the first chunk goes through the layers, and each layer keeps the chunk's keys in its store.
 for layer in range(2):
     keys = rng.standard_normal((3, 1, 2)).astype(np.float32)
     stores[layer] = np.concatenate([stores[layer], keys])
 print("after chunk 0:", [store.shape for store in stores])
 
-# Step 3: the second chunk's keys go behind those of the first, in the order of the tokens.
+# Step 3: the second chunk's keys go after those of the first, in the order of the tokens.
 for layer in range(2):
     keys = rng.standard_normal((2, 1, 2)).astype(np.float32)
     stores[layer] = np.concatenate([stores[layer], keys])
 print("after chunk 1:", [store.shape for store in stores])
 
-# Step 4: whoever looks now sees one array: row p is the key of the token at position p.
+# Step 4: a store is one array: row p is the key of the token at position p.
 print("key of token 3 in layer 1:", stores[1][3])
 
 # %% [markdown] id="cache-exercise"
-# You may think that a chunk's keys can take the place of those before them, since the earlier chunk is done. But the rows
-# are kept for others: each later token looks back at all of them, and so will every token of the answer.
+# You may think that a chunk's keys can replace those before them, since the earlier chunk is computed. But each later
+# token looks back at all rows, and so will every token of the answer.
 #
 # ### Exercise 1.1: a cache that grows
 #
-# 12 minutes, difficulty 2 of 5, about six lines in three methods. Keys and values this time. Two things are easily missed:
-# each layer has tokens of its own, and whoever calls `append` may write something else into its arrays afterwards.
+# 12 minutes, difficulty 2 of 5, about six lines in three methods. Keys and values this time. Two things are easily
+# missed: each layer has separate rows, and the caller of `append` may overwrite its arrays afterwards.
 
 # %% [markdown] id="cache-hints"
 # <details><summary>Hint 1: a direction</summary>
@@ -189,15 +189,15 @@ print("key of token 3 in layer 1:", stores[1][3])
 #
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# `[x] * 3` is a list of three names for one and the same x; a list of three different ones is `[make() for _ in range(3)]`.
+# `[x] * 3` holds the same x three times; a list of three different ones is `[make() for _ in range(3)]`.
 # And `np.zeros` makes float64 unless you say `dtype=np.float32`.
 #
 # </details>
 #
 # <details><summary>Hint 3: nearly the code</summary>
 #
-# `append` is `self.k[layer] = np.concatenate([self.k[layer], k])` and the same for v; `np.concatenate` makes a new array, so
-# the caller's own is free again. `view` returns what is in the two lists for that layer.
+# `append` is `self.k[layer] = np.concatenate([self.k[layer], k])` and the same for v; `np.concatenate` makes a new
+# array, so the caller may overwrite its array. `view` returns what is in the two lists for that layer.
 #
 # </details>
 
@@ -205,8 +205,8 @@ print("key of token 3 in layer 1:", stores[1][3])
 # include course_lib.lessons.nb01_divisible:KVCache
 
 # %% [markdown] id="cache-check-text"
-# The first check fills the caches of two requests in turn and looks at them again and again. In the second the caller uses
-# its arrays for something else after each append.
+# The first check fills the caches of two requests in turn and views them after each append. In the second the caller
+# overwrites its arrays after each append.
 
 # %% id="cache-check-views" check="KVCache" group="views" points=3
 check.KVCache(KVCache, group="views")
@@ -215,18 +215,17 @@ check.KVCache(KVCache, group="views")
 check.KVCache(KVCache, group="reuse")
 
 # %% [markdown] id="cache-after"
-# Now nothing that has been computed has to be computed again: it is kept until the request ends.
+# Now nothing is computed twice: the cache keeps it until the request ends.
 
 # %% [markdown] id="chunks-text"
 # ## 3. One chunk after another
 #
 # The course supplies `run_chunk(model, ids, cache)`. It puts the next tokens through all layers and gives the logits of the
-# *last* of them. In each layer it first appends the chunk's own keys and values to the cache, and then lets the chunk's
-# queries look at the whole view. Where the chunk stands it sees from the cache: 8 tokens in it mean that the next one has
-# position 8.
+# *last* of them. In each layer it first appends the chunk's keys and values to the cache; then the chunk's queries look
+# at the whole view. It takes the position from the cache: with 8 tokens in it, the next one has position 8.
 #
 # Here is the prompt of 12 tokens in two chunks. (Stuck with exercise 1.1? Put `from course_lib.lessons.nb01_divisible import KVCache`
-# into a cell of your own, go on, and come back later.)
+# into a new cell, go on, and come back later.)
 
 # %% id="chunks-example"
 config = model.config
@@ -234,11 +233,11 @@ config = model.config
 # Step 1: one empty cache for the whole request.
 cache = KVCache(config.num_layers, config.kv_heads, config.head_dim)
 
-# Step 2: the first chunk, tokens 0 to 7, against nothing.
+# Step 2: the first chunk, tokens 0 to 7, with nothing cached.
 run_chunk(model, ids[0:8], cache)
 print("after chunk 0 the cache holds", len(cache.view(0)[0]), "tokens")
 
-# Step 3: the second chunk, tokens 8 to 11, against what the first one left.
+# Step 3: the second chunk, tokens 8 to 11, with the first in the cache.
 logits = run_chunk(model, ids[8:12], cache)
 print("after chunk 1 the cache holds", len(cache.view(0)[0]), "tokens")
 
@@ -269,22 +268,22 @@ print(f"call {len(each) - 1}: guesses the token at position {start}, the first o
 print("equal to the logits of one pass:", equal)
 print("\nyou said", needed, "and it is [2]")
 if needed == [0, 1, 2]:
-    print("Each call's logits speak about the token behind its own last one. For calls 0 and 1 that token is known.")
+    print("Each call's logits are for the token after its last one. For calls 0 and 1 that token is known.")
 elif needed == [0]:
     print("Call 0 has seen 5 of the 12 tokens. It cannot know how the prompt ends.")
 elif needed == []:
-    print("The answer begins right behind the prompt's last token, and call 2 computes that token.")
+    print("The answer begins right after the prompt's last token, and call 2 computes that token.")
 assert equal == [False, False, True]
 
 # %% [markdown] id="logits-after"
 # *I was off because ... (double-click to write here)*
 #
-# Only the pass that holds the prompt's last token says how the answer begins. The other chunks' logits are thrown away,
-# or not computed at all (the course's engine does not). For the user it means: the first token appears when the *last* chunk has run, and
-# chunks that come one by one, with other work between, make that later and not earlier.
+# Only the chunk with the prompt's last token says how the answer begins. The other chunks' logits are discarded, or not
+# computed at all (the course's engine does not). So the first token appears when the *last* chunk has run, and other
+# work between the chunks makes that later, not earlier.
 #
-# Before you write it as a function: where do chunks begin and end? Fill in the three blanks and run the cell; it tells you
-# what fits. Nobody grades it.
+# Before you write it as a function: where do chunks begin and end? Fill in the three blanks and run the cell; it tells
+# you what fits. It is not graded.
 
 # %% id="chunks-faded"
 lengths = [5, 1, 4, 2]
@@ -302,8 +301,8 @@ for number, (piece, length) in enumerate(zip(pieces, lengths)):
 # %% [markdown] id="prefill-exercise"
 # ### Exercise 1.2: a prompt in chunks
 #
-# 10 minutes, difficulty 2 of 5, about seven lines. For any `sizes` that add up to the prompt, equal or not. You use your own
-# `KVCache`.
+# 10 minutes, difficulty 2 of 5, about seven lines. For any `sizes` that add up to the prompt, equal or not. It uses
+# your `KVCache`.
 
 # %% [markdown] id="prefill-hints"
 # <details><summary>Hint 1: a direction</summary>
@@ -314,15 +313,15 @@ for number, (piece, length) in enumerate(zip(pieces, lengths)):
 #
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# The cache is made once, above the loop. Keep a number `start`: how many tokens have been run so far. Chunks may all have
-# different lengths, so it cannot be computed from the number of the chunk.
+# The cache is made once, above the loop. Keep a number `start`: the tokens run so far. Chunks may have different
+# lengths, so it cannot be computed from the number of the chunk.
 #
 # </details>
 #
 # <details><summary>Hint 3: nearly the code</summary>
 #
-# In the loop: `logits = run_chunk(model, ids[start : start + size], cache)`, then `start += size`. Each turn overwrites the
-# logits of the one before, so the last ones are left. Return the cache first, then the logits.
+# In the loop: `logits = run_chunk(model, ids[start : start + size], cache)`, then `start += size`. Each turn overwrites
+# the logits of the one before, so the last ones remain. Return the cache first, then the logits.
 #
 # </details>
 
@@ -334,8 +333,9 @@ from course_lib.lessons.nb01_divisible import run_chunk
 # include course_lib.lessons.nb01_divisible:prefill
 
 # %% [markdown] id="prefill-check-text"
-# Both checks run uneven cuts of one prompt, then the whole prompt as one chunk, then single tokens. The first compares K and
-# V of all three layers with one pass, bit for bit, and looks whether the chunks ran as asked. The second compares the logits.
+# Both checks run uneven cuts of one prompt, then the whole prompt as one chunk, then single tokens. The first compares
+# K and V of all three layers with one pass, bit for bit, and checks that the chunks ran as asked. The second compares
+# the logits.
 
 # %% id="prefill-check-kv" check="prefill" group="kv" points=4
 check.prefill(prefill, group="kv")
@@ -344,7 +344,7 @@ check.prefill(prefill, group="kv")
 check.prefill(prefill, group="logits")
 
 # %% [markdown] id="prefill-after"
-# Now a prefill can be stopped behind any token, and taken up again when there is time for it.
+# Now a prefill can be stopped after any token and continued later.
 
 # %% [markdown] id="every-text"
 # ## 4. Every cut, and what it costs
@@ -379,15 +379,15 @@ elif equal_sizes == 8:
 assert all(results.values())
 
 # %% [markdown] id="every-after"
-# All 24. You may think that a cut costs a little precision, which nobody notices. Here it costs nothing: not one bit.
+# All 24. You may think that a cut costs a little precision. Here it does not cost one bit.
 #
-# That sentence needs two things. The mathematics says that each row is made from the same numbers in every cut: that is
-# causality, and it holds for any such model. The *bits* are equal because the model here computes in the course's `exact`
-# operations, in which no sum is ever rounded. With ordinary float32 code the same cuts give rows that are equal up to
-# rounding, and mostly not in every bit. So look:
+# That has two reasons. By causality, each row is computed from the same numbers in every cut; this holds for any such
+# model. And the *bits* are equal because the model here computes with the course's `exact` operations, in which no sum
+# is ever rounded. With ordinary float32 code the same cuts give rows that are equal up to rounding, and mostly not in
+# every bit:
 
 # %% id="plain"
-ordinary = model.with_arithmetic("plain")  # the same weights, NumPy's own matrix products
+ordinary = model.with_arithmetic("plain")  # the same weights, NumPy's matrix products
 one = paged_prefill(ordinary, longer, [24])
 same, worst = 0, 0.0
 for size in range(1, 25):
@@ -398,23 +398,23 @@ print(f"ordinary float32: {same} of 24 chunk sizes are equal in every bit; K and
 print("(measured on this machine: another processor or NumPy may give another count)")
 
 # %% [markdown] id="why-bits"
-# No mistake of logic is in that second run, and yet a test for equality would fail. Notebook 04 explains where the last bits
-# go, and gets them back with ordinary float32 products. Until then all notebooks compute in `exact`, so that any difference at all is a
-# mistake, and you need no tolerance under which one could hide.
+# The second run has no mistake, and yet a test for equality would fail. Notebook 04 explains why the last bits differ,
+# and makes them equal with ordinary float32 products. Until then all notebooks compute in `exact`: any difference is a
+# mistake, and there is no tolerance in which one could hide.
 #
 # ### What does the comparison see?
 #
-# Comparing two caches is a simple test of a prefill, and it finds a whole class of mistakes. But it must
-# look at all layers of a model that has at least two, and at the logits too: in section 1 you saw that layer 0's rows know
-# nothing of attention. A mistake in attention first shows in layer 1, and one in the last layer's attention shows in the
-# logits alone. Comparing the next token is no test: it can stay the same when the cache is wrong. Section 5 counts how often.
+# Comparing two caches is a simple test of a prefill, and it finds a whole class of mistakes. But it must compare all
+# layers of a model that has at least two, and the logits too: in section 1 you saw that layer 0's rows do not depend on
+# attention. A mistake in attention first shows in layer 1, and one in the last layer's attention in the logits alone.
+# Comparing the next token is no test: it can stay the same when the cache is wrong. Section 5 counts how often.
 #
 # ### Does a cut cost time?
 #
 # A prompt of 8,192 tokens is cut into 8 chunks of 1,024. Attention compares pairs: each token with itself and every token
 # before it.
 #
-# **Guess:** with chunks, are there more pairs than in one pass, fewer, or as many? Write "more", "fewer" or "as many".
+# **Guess:** do chunks compare more pairs than one pass, fewer, or as many? Write "more", "fewer" or "as many".
 
 # %% id="work-guess"
 pairs_in_chunks = None
@@ -436,7 +436,7 @@ for name, (pairs, fetched, reads) in (("one pass", in_one), ("8 chunks of 1,024"
     print(f"{name:18}{pairs:>12,}{fetched:>24,}{reads:>15}x")
 print("\nyou said", pairs_in_chunks, "and it is: as many")
 if pairs_in_chunks == "more":
-    print("What chunks do more of is fetching: keys that one pass had at hand are read from the cache again.")
+    print("Chunks fetch more: they read again from the cache keys that one pass had at hand.")
 elif pairs_in_chunks == "fewer":
     print("A later chunk's queries look back at all earlier chunks as well. No pair is left out.")
 assert in_one == (8_192 * 8_193 // 2, 0, 1) == (33_558_528, 0, 1)
@@ -445,17 +445,16 @@ assert in_chunks == (33_558_528, 28_672, 8)
 # %% [markdown] id="work-after"
 # *I was off because ... (double-click to write here)*
 #
-# The arithmetic is the same, pair by pair. The traffic is not: the model's weights are read once for each chunk, 8 times
-# instead of once, and the chunks together fetch earlier keys 28,672 times in each layer, and as many values (counted: each earlier token
-# once for each chunk; kernels that work in tiles read more, in one pass as well). Each chunk
-# also has a fixed cost of its own. So very small chunks are expensive, and how small is too small is the subject of
-# notebook 06.
+# The arithmetic is the same, pair by pair. The memory traffic is not: the model's weights are read once for each chunk,
+# 8 times instead of once, and the chunks together fetch earlier keys 28,672 times in each layer, and as many values
+# (each earlier token counted once for each chunk; kernels that work in tiles read more, in one pass as well). Each
+# chunk also has a fixed cost. So very small chunks are expensive; notebook 06 shows how small is too small.
 
 # %% [markdown] id="break-text"
 # ## 5. Break it
 #
-# The course keeps wrong answers that people really write. Here is each of them on a prompt of 16 tokens, cut 3 + 1 + 7 + 5,
-# and what it leaves in the cache, compared with one pass. First the wrong caches, in a right prefill.
+# The course has collected wrong answers that people really write. Here is each of them on a prompt of 16 tokens, cut
+# 3 + 1 + 7 + 5: the cache that it fills is compared with that of one pass. First the wrong caches, in a right prefill.
 #
 # Before you run the cell, take `overwrite`, where each append replaces what the layer held: how many tokens will be left in
 # its cache, and will anything raise an error?
@@ -527,7 +526,7 @@ def draw_all(found):
 
 
 def kept(exercise):
-    """name -> each wrong answer that the course keeps."""
+    """name -> each wrong answer that the course has collected."""
     return {wrong.name: EXERCISES[exercise].compile(wrong.source) for wrong in EXERCISES[exercise].wrong_answers}
 
 
@@ -537,11 +536,12 @@ draw_all(caches)
 # %% [markdown] id="break-ask"
 # Most of them raise nothing. `overwrite` leaves the 5 tokens of the last chunk, and no error.
 #
-# 1. Two of these caches pass here, in every bit: a wrong cache that this run cannot show. What would a run have to do to
-#    show `shared_between_requests`, and what to show `keeps_the_callers_array`?
-# 2. `float64` holds the right keys in layer 0, and yet one pass is not met. In which layer does the difference begin, and
-#    what lies between?
-# 3. In `in_front` every row differs in the end, although the first chunk ran without a fault. Where are its rows now?
+# 1. Two of these caches are right here, in every bit: this run cannot show their mistakes. What would a run have to do
+#    to show `shared_between_requests`, and what to show `keeps_the_callers_array`?
+# 2. `float64` has the right keys in layer 0, and yet differs from one pass. In which layer does the difference begin,
+#    and what comes between?
+# 3. In `in_front` every row differs in the end, although the first chunk was computed correctly. Where are its rows
+#    now?
 
 # %% id="break-prefills"
 prefills = run_all(kept("prefill"))
@@ -550,12 +550,12 @@ draw_all(prefills)
 # %% [markdown] id="break-after"
 # Now the wrong prefills, with a right cache. Find these in the pictures:
 #
-# - `blind_chunks`: layer 0 V is clean and layer 0 K is not. Values know no position, keys do. Each chunk believed that it
-#   stood at the beginning, so **the right tokens ran at wrong positions**.
-# - `first_logits`, `every_chunks_logits`, `summed_logits`, `mean_logits`: a clean cache and wrong logits. A comparison of caches alone lets
-#   them through.
-# - `one_pass` and `recomputed`: everything is equal. The cache cannot tell *how* it was filled; your check counts the tokens
-#   of each run to find out.
+# - `blind_chunks`: layer 0 V is clean and layer 0 K is not. Values do not depend on the position, keys do. Each chunk
+#   started at position 0, so **the right tokens ran at wrong positions**.
+# - `first_logits`, `every_chunks_logits`, `summed_logits`, `mean_logits`: a clean cache and wrong logits. A comparison
+#   of caches alone misses them.
+# - `one_pass` and `recomputed`: everything is equal. The cache does not show *how* it was filled; your check counts the
+#   tokens of each run to find out.
 
 # %% id="break-facts"
 def clean(found):
@@ -582,8 +582,8 @@ assert blind[0].any() and not blind[1].any()  # layer 0: K differs, V does not
 # %% [markdown] id="explore-text"
 # ## 6. Look for yourself
 #
-# Choose the token that is exchanged and how the prompt is cut. While attention is causal, the cut makes no difference: try
-# to find one. Then let attention look ahead, and move the cut again. Which rows would be final when a chunk is done?
+# Choose the token that is exchanged and how the prompt is cut. While attention is causal, the cut makes no difference:
+# try to find one. Then let attention look ahead, and move the cut again. Which rows would be final after a chunk?
 
 # %% id="explore"
 from course_lib.widgets.changed_rows import explore_changed_rows
@@ -593,7 +593,7 @@ explore_changed_rows()
 # %% [markdown] id="questions-text"
 # ## 7. Questions
 #
-# Commit to an answer before you read on. Each wrong answer says which thought leads to it. The score is yours alone.
+# Choose an answer before you read on. Each wrong answer says which mistake leads to it. The score is not reported.
 
 # %% id="questions"
 from course_lib.learner.quiz import quiz
@@ -603,9 +603,9 @@ quiz("01_divisible")
 # %% [markdown] id="end"
 # ## What you can do now
 #
-# - Say which rows of the KV cache depend on a token, and why a prompt can be cut behind any of them.
+# - Say which rows of the KV cache depend on a token, and why a prompt can be cut after any token.
 # - Write a KV cache that only grows, and a prefill that leaves the same bits however the prompt is cut.
 # - Say what a cut leaves unchanged (every pair of attention) and what it adds (weights and earlier keys are read again).
 # - Compare two caches: all layers, K and V, and the logits.
 #
-# `run_chunk` did the hard part for you: it knew which key each query may see. Notebook 02 takes that apart: the mask.
+# `run_chunk` did the hard part for you: which keys each query may see. That is the mask: notebook 02.

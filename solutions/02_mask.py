@@ -9,10 +9,10 @@
 # %% [markdown] id="title"
 # # 02 The mask of a chunk
 #
-# A long prompt is cut into chunks. A chunk attends to the keys that earlier chunks left in the cache, and to its own.
-# The *mask* says which query sees which key. In this notebook you write it for one chunk and for a batch of several
-# requests, and then the attention that uses it. At the end a cut prompt leaves the same KV cache as an uncut one,
-# in every bit.
+# A long prompt is cut into chunks. Its tokens attend to the keys that earlier chunks left in the cache, and to the keys
+# of the chunk itself. The *mask* says which query sees which key. In this notebook you write it for one chunk and for a
+# batch of several requests, and then the attention that uses it. At the end a prompt computed in chunks leaves the same
+# KV cache as one computed in one pass, in every bit.
 #
 # About an hour. NumPy is enough; the pictures use matplotlib. Positions count from 0.
 #
@@ -39,16 +39,16 @@ from course_lib.weights import SEEDED, seeded_model
 # %% [markdown] id="crash-text"
 # ## 1. Why did the second chunk crash?
 #
-# A *request* is one user's prompt and its answer. A *chunk* is a run of new tokens of one request that are computed in
-# one step: they have queries. A token is *cached* here if its key and value are in the cache before the chunk begins,
-# whoever put them there.
+# A *request* is one user's prompt and its answer. A *step* is one run of the model. A *chunk* is a run of new tokens of
+# one request that are computed in one step: they have queries. A token is *cached* if its key and value are in the
+# cache before the chunk begins, whichever request computed them.
 #
-# Until November 2023, Meta's own code for Llama could go on from a KV cache by one token at a time only. Given a second
-# chunk of several tokens it stopped with an error (meta-llama/llama, issue 899; repaired by pull request 900). Its mask
-# was a square, with a column for each *new* token. Here is the same situation: 5 tokens are cached and 3 are new.
+# Until November 2023, Meta's code for Llama could extend a KV cache by one token at a time only. Given a second chunk
+# of several tokens it stopped with an error (meta-llama/llama, issue 899; repaired by pull request 900). Its mask was a
+# square, with a column for each *new* token. Here is the same situation: 5 tokens are cached and 3 are new.
 #
-# A *score* is a number for one query and one key: a high one says that they fit well. A key that must stay hidden gets the
-# score minus infinity; section 4 shows that its weight is then 0. The scores here are random, only their shape matters.
+# A *score* is a number for one query and one key; it is high if they fit well. A hidden key gets the score minus
+# infinity; section 4 shows that its weight is then 0. The scores here are random: only their shape matters.
 
 # %% id="crash"
 chunk_len, cached_len = 3, 5
@@ -62,13 +62,13 @@ except ValueError as error:
     print("ValueError:", error)
 
 # %% [markdown] id="crash-after"
-# The scores have 8 columns and the mask has 3. A chunk of one token needs no mask at all, since it sees every key there is:
-# so going on one token at a time had always worked.
+# The scores have 8 columns and the mask has 3. A chunk of one token sees every key there is and needs no mask, so one
+# token at a time had always worked.
 #
-# A crash is the lucky case: it says where it is. A mask of the right shape with wrong entries says nothing.
+# A crash is the lucky case: it shows the mistake. A mask of the right shape with wrong entries raises no error.
 #
-# Which mask belongs there? On the left is the mask of one pass over all 8 tokens: each query sees its own key and all
-# keys before it. The frame marks the rows of our chunk. On the right is what the chunk computes.
+# Which mask belongs there? On the left is the mask of one pass over all 8 tokens: each query sees the key of its token
+# and all keys before it. The frame marks the rows of our chunk. On the right is the table that the chunk needs.
 
 # %% id="crash-picture"
 import matplotlib.pyplot as plt
@@ -102,7 +102,7 @@ plt.show()
 
 # %% [markdown] id="guess-text"
 # **Guess before you go on.** How many keys does each of the three queries see? Write three numbers in place of the
-# Nones. Nobody grades this; a guess on record makes the answer stick.
+# Nones. It is not graded; a recorded guess makes the answer easier to remember.
 
 # %% id="guess"
 keys_seen = [None, None, None]  # by the queries at positions 5, 6 and 7
@@ -111,9 +111,9 @@ keys_seen = [None, None, None]  # by the queries at positions 5, 6 and 7
 truth = triangle[5:].sum(axis=1).tolist()
 thoughts = {
     (1, 2, 3): "You counted from the start of the chunk, as if nothing were cached.",
-    (8, 8, 8): "You let each query see the whole chunk. A token must not see the tokens behind it.",
+    (8, 8, 8): "You let each query see the whole chunk. A token must not see the tokens after it.",
     (5, 6, 7): "You left out each token's own key. A token sees itself.",
-    (5, 5, 5): "You counted the cached keys alone. The chunk's own keys up to the query's count too.",
+    (5, 5, 5): "You counted the cached keys alone. The chunk's keys up to the query count too.",
     (7, 8, 9): "You counted one key too many: with 0-based positions, keys 0 to 5 are six keys.",
 }
 print("you said", keys_seen, "and it is", truth)
@@ -127,28 +127,28 @@ if keys_seen != truth:
 # %% [markdown] id="mask-text"
 # ## 2. The mask of one chunk
 #
-# A worked example in three steps, for 3 new tokens behind 5 cached ones. Only the last step is left undone: it compares
-# for one query, and you need all of them.
+# A worked example in three steps, for 3 new tokens after 5 cached ones. The last step does one query only; your mask
+# does all of them.
 
 # %% id="mask-example"
-# Step 1: where does each query stand? The chunk begins right behind what is cached.
+# Step 1: where does each query stand? The chunk begins right after the cached tokens.
 queries = [cached_len + row for row in range(chunk_len)]
 print("queries stand at", queries)
 
-# Step 2: where does each key stand? Keys 0 to 4 are cached, keys 5 to 7 are the chunk's own.
+# Step 2: where does each key stand? Keys 0 to 4 are cached, keys 5 to 7 are the chunk's.
 keys = list(range(cached_len + chunk_len))
 print("keys stand at   ", keys)
 
-# Step 3: a query sees the keys that do not stand behind it. For the query in row 1:
+# Step 3: a query sees the keys up to its position, its own included. For the query in row 1:
 print("row 1 sees      ", [key <= queries[1] for key in keys])
 assert [key <= queries[1] for key in keys] == triangle[queries[1]].tolist()
 
 # %% [markdown] id="mask-exercise"
-# (torch's `scaled_dot_product_attention(is_causal=True)` draws its triangle from the top left, torch 2.13: right for one pass,
-# wrong for a chunk behind a cache.)
+# (torch's `scaled_dot_product_attention(is_causal=True)` draws its triangle from the top left, torch 2.13: right for
+# one pass, wrong for a chunk after cached tokens.)
 #
-# You may think that a chunk's mask depends on the chunk alone, since every chunk is causal in itself. But its rows are
-# rows 5, 6 and 7 of the big triangle, and not rows 0, 1 and 2. What is cached moves the diagonal.
+# You may think that a chunk's mask depends on the chunk alone. But its rows are rows 5, 6 and 7 of the big triangle,
+# and not rows 0, 1 and 2: the cached tokens move the diagonal.
 #
 # ### Exercise 2.1: which keys does each query of a chunk see?
 #
@@ -158,8 +158,8 @@ assert [key <= queries[1] for key in keys] == triangle[queries[1]].tolist()
 # %% [markdown] id="mask-hints"
 # <details><summary>Hint 1: a direction</summary>
 #
-# The worked example already has the two lists that you need: where each query stands and where each key stands. The mask is one
-# comparison of every query with every key.
+# The worked example has the two lists that you need: the positions of the queries and of the keys. The mask compares
+# every query with every key.
 #
 # </details>
 #
@@ -171,8 +171,8 @@ assert [key <= queries[1] for key in keys] == triangle[queries[1]].tolist()
 #
 # <details><summary>Hint 3: nearly the code</summary>
 #
-# With `queries` and `keys` as two `np.arange`s, `keys[None, :]` is a row and `queries[:, None]` is a column. Which of `<`, `<=`, `>=`
-# says "does not stand behind"?
+# With `queries` and `keys` as two `np.arange`s, `keys[None, :]` is a row and `queries[:, None]` is a column. Which of
+# `<`, `<=`, `>=` says "does not stand after the query"?
 #
 # </details>
 
@@ -180,9 +180,9 @@ assert [key <= queries[1] for key in keys] == triangle[queries[1]].tolist()
 # include course_lib.attention.mask:chunk_attention_mask
 
 # %% [markdown] id="mask-check-text"
-# The first check compares masks. The second runs a model of 3 layers with your masks: three prompts in uneven chunks, one
-# of them behind a *prefix hit*, tokens that an earlier request with the same beginning has left in the cache. K and V of
-# all layers and the last logits must equal those of one pass, bit for bit.
+# The first check compares masks. The second runs a model of 3 layers with your masks: three prompts in uneven chunks,
+# one of them after a *prefix hit*: tokens whose K and V an earlier request with the same beginning has left in the
+# cache. K and V of all layers and the last logits must equal those of one pass, bit for bit.
 
 # %% id="mask-check-values" check="chunk_attention_mask" group="values" points=3
 check.chunk_attention_mask(chunk_attention_mask, group="values")
@@ -191,13 +191,13 @@ check.chunk_attention_mask(chunk_attention_mask, group="values")
 check.chunk_attention_mask(chunk_attention_mask, group="kv")
 
 # %% [markdown] id="mask-after"
-# With this you can cut a prompt wherever you like: the mask of any chunk is a matter of two numbers.
+# You can now cut a prompt anywhere: two numbers give the mask of any chunk.
 
 # %% [markdown] id="layers-text"
 # ### Why three layers?
 #
-# The course keeps wrong masks that people really write. Five of them can be run on any chunk. We put each into a model
-# and compare its KV cache with the one-pass cache: first a model of 1 layer, then one of 3.
+# The course has a collection of wrong masks that people really write. Here are five of them. We run each in a model and
+# compare the KV cache with that of one pass: first in a model of 1 layer, then in one of 3.
 #
 # **Guess:** how many of the five does the comparison find in the model of 1 layer? Write a number.
 
@@ -216,7 +216,7 @@ def model_with(layers):
 
 
 def wrong(exercise, name):
-    """One of the wrong answers that the course keeps, as a function."""
+    """One of the course's collected wrong answers, as a function."""
     return EXERCISES[exercise].compile(EXERCISES[exercise].wrong_answer(name).source)
 
 
@@ -243,13 +243,13 @@ assert found == {1: 0, 3: len(names)} and unseen == ["all_true", "one_too_many"]
 # %% [markdown] id="layers-after"
 # In a model of one layer the KV comparison finds nothing. Layer 0's K is made from a token and its position, its V from the
 # token alone, before any attention has happened. A wrong mask first changes what attention *returns*, and that goes into the K and V
-# of the next layer. In the last layer it goes into the logits alone, and not always: under `all_true` and `one_too_many`
-# the logits of the 1-layer model are equal as well. These two show a query keys *behind* it. The last token has nothing
-# behind it, so its row of the mask is right, and logits are made for the last token only. With more layers the wrong rows
-# before it reach it through the next layer's K and V.
+# of the next layer. In the last layer it can change the logits alone, and not always: under `all_true` and
+# `one_too_many` the logits of the 1-layer model are equal as well. These two let a query see keys *after* it. No token
+# comes after the last one, so its row of the mask is right, and logits are made for the last token only. With more
+# layers the wrong rows of earlier tokens reach it through the next layer's K and V.
 #
-# So compare K and V of all layers of a model that has at least two, and the logits too. If your guess was above 0: what
-# did you think K and V of layer 0 are made from?
+# So compare K and V of all layers, in a model of at least two, and the logits too. If your guess was above 0: what did
+# you think K and V of layer 0 are made from?
 #
 # *I thought ... (double-click to write here)*
 
@@ -257,13 +257,13 @@ assert found == {1: 0, 3: len(names)} and unseen == ["all_true", "one_too_many"]
 # ## 3. A batch of several requests
 #
 # One step of an engine runs chunks of several requests at once. Their lengths differ: the batch is *ragged*. A *decode*
-# is a chunk of one: the newest token of the answer. The step before chose it, but its key and value are not in the cache
-# yet; this step computes them, and its logits choose the token behind it. All new tokens of the batch are stacked into one
-# list of rows, and all keys into one list of columns.
+# is a chunk of one token, the newest of the answer. The step before chose it, but its key and value are not in the
+# cache yet; this step computes them, and its logits choose the next token. All new tokens of the batch are stacked into
+# one list of rows, and all keys into one list of columns.
 #
-# Take three requests. Request 0 brings a chunk of 3 tokens behind 5 cached ones. Request 1 is a decode with 3 tokens in
-# the cache, so its newest token stands at position 3. Request 2 begins: 2 new tokens, nothing cached. So `q_lens` = [3, 1, 2] new tokens, and `kv_lens` = [8, 4, 2]
-# keys in all, new ones included.
+# Take three requests. Request 0 has a chunk of 3 tokens after 5 cached ones. Request 1 is a decode with 3 tokens in
+# the cache, so its newest token stands at position 3. Request 2 begins: 2 new tokens, nothing cached. So `q_lens` = [3,
+# 1, 2] new tokens, and `kv_lens` = [8, 4, 2] keys, cached and new.
 #
 # **Guess:** which columns does the decode's row see? Write a list of column numbers.
 
@@ -273,19 +273,19 @@ decode_sees = None
 # %% id="ragged-reveal"
 q_lens, kv_lens = [3, 1, 2], [8, 4, 2]
 
-# Step 1: whose is each row, and at which position does it stand? Its new tokens are the last of each request.
+# Step 1: to which request does each row belong, and what is its position? New tokens are the last of their request.
 rows = [(0, 5), (0, 6), (0, 7), (1, 3), (2, 0), (2, 1)]  # (request, position)
 assert len(rows) == sum(q_lens)
 
-# Step 2: whose is each column, and at which position?
+# Step 2: the same for each column.
 columns = [(request, position) for request, n in enumerate(kv_lens) for position in range(n)]
 
-# Step 3: the same request, and not behind the query. For the decode, row 3:
+# Step 3: the same request, at most the query's position. For the decode, row 3:
 request, position = rows[3]
 sees = [c for c, (r, p) in enumerate(columns) if r == request and p <= position]
 print("you said", decode_sees, "and it is", sees)
 if decode_sees == list(range(4)):
-    print("Those are positions, or row 3 of one big triangle. Request 1's keys begin behind request 0's 8 keys.")
+    print("Those are positions, or row 3 of one big triangle. Request 1's keys begin after request 0's 8 keys.")
 elif decode_sees == [11]:
     print("A decode sees its cached keys as well as its own.")
 elif decode_sees == list(range(12)):
@@ -307,8 +307,8 @@ ax.set_xlabel("key at position, in its own request")
 plt.show()
 
 # %% [markdown] id="ragged-exercise"
-# You may think that the whole batch is one big causal mask, as it is one stack of rows. But rows of one request must
-# not see the keys of another: that would mix two users' texts.
+# You may think that the batch, one stack of rows, has one big causal mask. But rows of one request must not see the
+# keys of another: that would mix two users' texts.
 #
 # ### Exercise 2.2: one mask for a ragged batch
 #
@@ -316,8 +316,8 @@ plt.show()
 # of False. You may use your `chunk_attention_mask`.
 
 # %% [markdown] id="ragged-faded-text"
-# Before you write it, here is the table for the example with three blanks. Replace each `None` and run the cell; it tells
-# you what fits. Nobody grades it.
+# Before you write it, here is the table for the example with three blanks. Replace each `None` and run the cell; it
+# tells you what fits. It is not graded.
 
 # %% id="ragged-faded"
 first_row = [0, None, 4]  # of each request: its first row in the batch
@@ -334,14 +334,15 @@ for name, given, right in (
 # %% [markdown] id="ragged-hints"
 # <details><summary>Hint 1: a direction</summary>
 #
-# Start from a table of False, one row for each new token and one column for each key of all requests. Each request fills in one rectangle of it.
+# Start from a table of False with a row for each new token and a column for each key. Each request fills one rectangle
+# of it.
 #
 # </details>
 #
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# The rectangle of request i begins at row `sum(q_lens[:i])` and at column `sum(kv_lens[:i])`. What was cached before the step is
-# `kv_lens[i] - q_lens[i]`.
+# The rectangle of request i begins at row `sum(q_lens[:i])` and at column `sum(kv_lens[:i])`. The number of its cached
+# tokens is `kv_lens[i] - q_lens[i]`.
 #
 # </details>
 #
@@ -360,14 +361,14 @@ from collections.abc import Sequence
 check.ragged_mask(ragged_mask, group="values")
 
 # %% [markdown] id="ragged-after"
-# Now a step may hold anybody's work: chunks and decodes of any length, and no user sees another's text.
+# A step can now hold chunks and decodes of any requests, of any length, and no user sees another's text.
 
 # %% [markdown] id="attend-text"
 # ## 4. Attention with a mask
 #
-# A layer does attention several times side by side, each time with other, shorter vectors: these are its *heads*, and
-# `head_dim` is the length of the vectors. Attention of one head, for one query, is four steps. Here it has three keys, of
-# which the mask hides the last.
+# A layer does attention several times in parallel, each time with other, shorter vectors: these are its *heads*, and
+# `head_dim` is the length of the vectors. Attention of one head, for one query, has four steps. Here there are three
+# keys, and the mask hides the last.
 
 # %% id="attend-example"
 q = np.array([1.0, 0.0, 2.0, 1.0])  # head_dim = 4
@@ -383,7 +384,7 @@ print("scores ", score)
 score = np.where(sees, score, -np.inf)
 print("hidden ", score)
 
-# Step 3, weigh: e to the power of each score. First take away the largest, so that no weight is above 1.
+# Step 3, weigh: e to the power of each score. First subtract the largest, so that no weight is above 1.
 weight = np.exp(score - score.max())
 print("weights", weight.round(4), " a hidden key has weight 0")
 
@@ -397,8 +398,8 @@ assert weight[2] == 0 and mean.max() < 1
 # that add up to 1.
 #
 # Right numbers are not enough here. We want a query to get the same bits whether its prompt is computed in one pass or
-# in chunks. Below, ordinary float32 code computes 96 queries in one pass, and then some of them in smaller chunks, each
-# with exactly the same keys and values before it.
+# in chunks. Below, ordinary float32 code computes 96 queries in one pass, and then some of them in smaller chunks, with
+# exactly the same keys and values.
 #
 # **Guess:** does the query at position 40 get the same bits alone, in a chunk of one? Write True or False.
 
@@ -421,9 +422,9 @@ for start, stop in [(40, 41), (0, 3), (40, 57), (32, 96)]:
 print(f"\nyou said {same_bits}; for the query at position 40 it is {differ[40, 41] == 0} on this machine")
 
 # %% [markdown] id="bits-after"
-# A float32 sum is rounded after every addition, so its last bits depend on the order of the additions. That order is
-# the library's business: it may change with the number of rows and of keys. Nothing here is wrong, and yet not all bits are
-# equal.
+# A float32 sum is rounded after every addition, so its last bits depend on the order of the additions. The library
+# chooses that order, and may choose another for other numbers of rows and keys. No result here is wrong, yet not all
+# bits are equal.
 #
 # The course supplies three operations in which *no sum is ever rounded*, so no order changes their results, on any machine:
 #
@@ -433,16 +434,15 @@ print(f"\nyou said {same_bits}; for the query at position 40 it is {differ[40, 4
 # | `exact.exp(x)` | e to the power of x, minus infinity included | any shape |
 # | `exact.weighted_mean(weights, values)` | for each row of weights, the mean of the values | [rows, keys] and [keys, columns] to [rows, columns] |
 #
-# `matmul` rounds each column of `w` once before it sums, to a grid that fits the column's largest number. So give it columns
-# that are the same in every cut, such as one key each in `k.T`. For a mean over keys use `weighted_mean`, whose grid is fixed.
-# It wants weights between 0 and 1: take the largest score of a row away before `exp`. Everything that works
-# element by element (dividing, `np.where`) is safe as it is. So is a maximum, if the keys that a query must not see are
-# hidden first: how many of those there are depends on the cut.
+# Before it sums, `matmul` rounds each column of `w` once to a *grid*: multiples of a small number that depends on the
+# column's largest. So give it columns that are the same in every cut, such as one key each in `k.T`. For a mean over
+# keys use `weighted_mean`, whose grid is fixed. It wants weights between 0 and 1: subtract the largest score of a row
+# before `exp`. Operations on single elements (dividing, `np.where`) are safe. So is a maximum, if the keys that a query
+# must not see are hidden first: their number depends on the cut.
 #
 # ### Exercise 2.3: attention of one head
 #
-# 12 minutes, difficulty 3 of 5, about four lines. Now for all queries of a chunk at once, built from the three
-# operations.
+# 12 minutes, difficulty 3 of 5, about four lines. For all queries of a chunk at once, built from the three operations.
 
 # %% [markdown] id="parsons-text"
 # First put the lines in order. Six of these eight belong to the attention of one head, two do not. Write their letters in
@@ -482,7 +482,8 @@ else:
 #
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# Hide before you weigh, and take the largest score of each row away before `exact.exp`: `scores.max(axis=1, keepdims=True)`.
+# Hide before you weigh, and subtract the largest score of each row before `exact.exp`:
+# `scores.max(axis=1, keepdims=True)`.
 #
 # </details>
 #
@@ -499,8 +500,8 @@ from course_lib.arithmetic import exact
 # include course_lib.attention.reference:attend
 
 # %% [markdown] id="attend-check-text"
-# The first check wants right numbers: close to the formula in float64. The second wants your own chunks to equal your own
-# one pass in every bit.
+# The first check wants right numbers: close to the formula in float64. The second compares your function's chunks with
+# its one pass, in every bit.
 
 # %% id="attend-check-logic" check="attend" group="logic" points=3
 check.attend(attend, group="logic")
@@ -509,13 +510,13 @@ check.attend(attend, group="logic")
 check.attend(attend, group="bits")
 
 # %% [markdown] id="attend-after"
-# This is attention whose bits belong to the query alone: not to the cut, not to the neighbours, not to the machine.
+# The bits of this attention depend neither on the cut, nor on other requests in the batch, nor on the machine.
 
 # %% [markdown] id="break-text"
 # ## 5. Break it
 #
-# Every wrong mask that the course keeps, run in the model of 3 layers. The first difference from one pass is the mistake's
-# signature. Some are refused by the model before anything runs: those are the harmless ones.
+# Every wrong mask of the collection, run in the model of 3 layers. The first difference from one pass is the mistake's
+# signature. The model refuses some before anything runs: those do no harm.
 
 # %% id="break-table"
 model = model_with(3)
@@ -534,11 +535,11 @@ for answer in EXERCISES["chunk_attention_mask"].wrong_answers:
     print(f"{answer.name:16} layer {d.layer} {d.tensor}, position {d.position:2}, relative size {d.relative:.3f}")
 
 # %% [markdown] id="break-ask"
-# Choose one that ran, and see how far it spreads. Change `name`, and before you run the cell say which positions will be
-# marked in which layer.
+# Choose one that ran, and see how far its error spreads. Change `name`, and before you run the cell say which positions
+# will be marked in which layer.
 #
 # 1. Why is layer 0 always clean?
-# 2. `cached_hidden` and `top_left` both spoil the first token behind the hit. Why does `one_too_many` do so as well?
+# 2. `cached_hidden` and `top_left` both spoil the first token after the hit. Why does `one_too_many` do so as well?
 # 3. Two of the masks leave the last token of every chunk right in layer 1, and not in layer 2. Which, and why?
 
 # %% id="break-picture"
@@ -563,9 +564,9 @@ plt.show()
 # %% [markdown] id="explore-text"
 # ## 6. Look for yourself
 #
-# Move the chunk and the cache, and choose a mask. Blue cells (1) are seen. Orange ones (+) are seen and must not be, pink
-# ones (o) are not seen and must be. Which wrong mask is right when nothing is cached? Which ones are wrong by the same
-# number of entries, however much is cached?
+# Change the length of the chunk and of the cache, and choose a mask. Blue cells (1) are seen. Orange ones (+) are seen
+# and must not be, pink ones (o) are not seen and must be. Which wrong mask is right when nothing is cached? Which have
+# the same number of wrong entries however much is cached?
 
 # %% id="explore"
 from course_lib.widgets.mask import explore_mask
@@ -575,7 +576,7 @@ explore_mask()
 # %% [markdown] id="questions-text"
 # ## 7. Questions
 #
-# Commit to an answer before you read on. Each wrong answer says which thought leads to it. The score is yours alone.
+# Choose an answer before you read on. Each wrong answer says which mistake leads to it. The score is not reported.
 
 # %% id="questions"
 from course_lib.learner.quiz import quiz
@@ -585,9 +586,9 @@ quiz("02_mask")
 # %% [markdown] id="end"
 # ## What you can do now
 #
-# - Write the mask of any chunk behind any cache, and of a batch of several requests.
-# - Say why a wrong mask leaves layer 0 clean, and why a comparison needs two layers and the logits.
-# - Tell a mistake of logic from rounding, and build attention whose bits do not depend on the cut.
+# - Write the mask of any chunk after any number of cached tokens, and of a batch of several requests.
+# - Say why a wrong mask leaves K and V of layer 0 right, and why a comparison needs two layers and the logits.
+# - Tell a wrong mask from rounding, and write attention whose bits do not depend on the cut.
 #
-# The mask says *which* keys a query sees. *Where* they stand is said by RoPE, and getting that wrong raises no error at
-# all: notebook 03.
+# The mask says *which* keys a query sees. RoPE says *where* they stand, and a mistake there raises no error: notebook
+# 03.

@@ -10,9 +10,9 @@
 # # 03 Positions
 #
 # RoPE (rotary position embedding) tells attention where a token stands: it turns the token's query and key by an angle
-# that grows with the position. In a chunked prefill that position must be counted from the start of the request. In this
-# notebook you write the positions of a chunk, the rotation, and then the *test* that catches a prefill which gets
-# positions wrong.
+# that grows with the position. In a chunked prefill that position must be counted from the start of the request. In
+# this notebook you write the positions of a chunk, the rotation, and then the *test* that catches a prefill with wrong
+# positions.
 #
 # About 75 minutes. NumPy is enough; the pictures use matplotlib. Positions count from 0: the first token of a request
 # stands at position 0. Where a text says "the 5,001st token", that is position 5,000.
@@ -41,8 +41,8 @@ from course_lib.weights import seeded_model
 # ## 1. Wrong, and no error
 #
 # A report of January 2026 said that transformers (5.0.0rc1 and before) gave RoPE wrong positions in its chunked prefill, with
-# bad outputs (huggingface/transformers, issue 43082; repaired by pull request 43132). What makes such a mistake dangerous is
-# that nothing crashes: text still comes out.
+# bad outputs (huggingface/transformers, issue 43082; repaired by pull request 43132). Such a mistake is dangerous
+# because nothing crashes: the model still answers.
 #
 # Here is a mistake of that kind, made on purpose. A prompt of 72 tokens is computed in three *chunks*, runs of new tokens
 # that go through the model in one step. In each chunk the positions start at 0 again.
@@ -71,8 +71,8 @@ describe("relative", wrong)
 print(f"\nnumbers of the KV cache that differ: {((whole.k != wrong.k).mean() + (whole.v != wrong.v).mean()) / 2:.0%}")
 
 # %% [markdown] id="silent-after"
-# No error and no warning, and nothing in the second line that looks like a mistake. (The weights are pseudo-random, so we
-# look at numbers here and not at text.) Only a comparison of the caches shows it.
+# No error and no warning, and the second line looks as good as the first. (The weights are pseudo-random, so we look at
+# numbers here and not at text.) Only a comparison of the caches shows the mistake.
 #
 # **Guess before you go on.** Layer 0 and layer 1 each have keys K and values V. Which of the four differ from one pass
 # under chunk-relative positions? Write True where you expect a difference.
@@ -93,22 +93,22 @@ assert list(truth.values()) == [True, False, True, True]
 
 # %% [markdown] id="guess-why"
 # RoPE turns queries and keys, and never values. Layer 0's values come from the tokens alone, so they are equal whatever
-# the positions. Layer 0's keys are turned too little from position 24 on, where the second chunk begins. Attention then
-# finds the wrong scores, what it returns is different, and layer 1 is made from that.
+# the positions. Layer 0's keys are turned by too small an angle from position 24 on, where the second chunk begins. So
+# attention computes wrong scores and returns other vectors, and layer 1 is computed from those.
 #
-# This pattern, **layer 0 K wrong and layer 0 V clean, points to the rotation, and first of all to positions**, before you have
-# looked at any code.
+# This pattern, **layer 0 K wrong and layer 0 V clean, points to the rotation, and first of all to positions**, before
+# you read any code.
 #
-# If you were off: which of the four, and what did you think turns V, or carries the mistake into layer 1?
+# If you were off: on which of the four, and what did you think turns V, or takes the mistake into layer 1?
 #
 # *I was off because ... (double-click to write here)*
 
 # %% [markdown] id="picture-text"
 # RoPE cuts a vector into pairs of numbers and turns each pair (section 3). On the left is the angle of the first pair, which
-# turns fastest: by 1 radian for each position. In the other two pictures all tokens have the same vector, so a score (bright:
-# high) tells nothing but the distance that RoPE sees. A row is a query, a column a key. With absolute positions a score
-# depends on the distance alone: unbroken stripes along the diagonal. With chunk-relative ones the stripes start again at
-# the dashed lines, the *seams* between chunks: token 24 believes that it stands where token 0 stands.
+# turns fastest: by 1 radian for each position. In the other two pictures all tokens have the same vector, so a score
+# (bright: high) depends only on the distance that RoPE sees. A row is a query, a column a key. With absolute positions
+# a score depends on the distance alone: unbroken stripes along the diagonal. With chunk-relative ones the stripes start
+# again at the dashed lines, the *seams* between chunks: token 24 has token 0's position.
 
 # %% id="picture"
 import matplotlib.pyplot as plt
@@ -142,11 +142,11 @@ plt.show()
 # ### Confident and wrong
 #
 # The pictures come from pseudo-random weights. What does a *trained* model do? The course has a small one. It reads a
-# ledger: names get digits, later lines win, and a query asks what a name holds now. Whoever does not know which line came
-# later can only guess.
+# ledger: names get digits, later lines win, and a query asks for a name's digit now. A model that does not know which
+# line came later can only guess.
 #
-# **Guess:** with chunk-relative positions the model is mostly wrong. How sure is it of its answers, on average? (1 is certain,
-# 0.1 would be a guess among ten digits.)
+# **Guess:** with chunk-relative positions the model is mostly wrong. How sure is it of its answers, on average? (1:
+# certain; 0.1: a guess among ten digits.)
 
 # %% id="trained-guess"
 mean_confidence = None
@@ -181,21 +181,20 @@ left.legend(loc="center right")
 plt.show()
 
 # %% [markdown] id="trained-after"
-# Most answers are wrong, and the mean confidence stays high. To the model every chunk looks like the beginning of a ledger, and
-# it reads that beginning with little doubt. An alarm on low confidence would miss most of the wrong answers.
+# Most answers are wrong, and the mean confidence stays high. To the model every chunk looks like the beginning of a
+# ledger, and its confidence stays high. An alarm on low confidence would miss most of the wrong answers.
 #
 # *I expected the confidence to be ... because ... (double-click to write here)*
 
 # %% [markdown] id="positions-text"
 # ## 2. Where a chunk stands
 #
-# An engine knows two numbers about a request. `cached` tokens were attached from the prefix cache: their K and V were
-# computed earlier, for somebody else's prompt with the same beginning. Such an attachment is called a *hit*. `computed`
-# tokens were computed since then, by earlier chunks of this request. `take` tokens come next. (Notebook 02's `cached_len` is the sum
-# `cached + computed`.)
+# An engine knows two numbers about a request. `cached` tokens were found in the *prefix cache*: their K and V were
+# computed earlier, for another request whose prompt has the same beginning. These tokens are called the *hit*.
+# `computed` tokens were computed since then, by earlier chunks of this request. `take` tokens come next. (Notebook 02's
+# `cached_len` is the sum `cached + computed`.)
 #
-# Take a prompt of 7,000 tokens with a hit of 5,000. The 2,000 tokens that are left are computed in two
-# chunks, 1,024 and 976.
+# Take a prompt of 7,000 tokens with a hit of 5,000. The other 2,000 tokens are computed in two chunks, 1,024 and 976.
 #
 # **Guess:** which position does the first token of the second chunk have?
 
@@ -216,7 +215,7 @@ thoughts = {
     6_025: "That counts from 1.",
     5_000: "That is the first token of the first chunk.",
     976: "That is the chunk's length, or its index times that.",
-    5_976: "Hit plus index times this chunk's own length: the chunk before it was longer.",
+    5_976: "Hit plus index times this chunk's length: the chunk before it was longer.",
 }
 if first_of_second_chunk != before:
     print(thoughts.get(first_of_second_chunk, "Count the tokens that stand before it."))
@@ -227,9 +226,9 @@ print("the second chunk's last token stands at", last)
 assert last == 7_000 - 1
 
 # %% [markdown] id="positions-exercise"
-# You may think that a chunk's index times the chunk size is a good way to say where it starts. That is right while all
-# chunks before it were equally long, and nothing was cached. In a real engine chunks are *ragged*: they get
-# shorter when other users' tokens need room in the same step.
+# You may think that a chunk starts at its index times the chunk size. That is right while all chunks before it were
+# equally long, and nothing was cached. In a real engine chunks are *ragged*: they get shorter when the same step also
+# computes tokens of other requests.
 #
 # ### Exercise 3.1: the positions of the next tokens
 #
@@ -238,19 +237,19 @@ assert last == 7_000 - 1
 # %% [markdown] id="positions-hints"
 # <details><summary>Hint 1: a direction</summary>
 #
-# How many tokens of the request stand before the first of these? Two of the three arguments tell.
+# How many tokens of the request stand before the first of these? Two of the three arguments say it.
 #
 # </details>
 #
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# Both count: what was attached (`cached`) and what earlier chunks of this request have computed since (`computed`).
+# Both count: the hit (`cached`) and the tokens that earlier chunks of this request have computed since (`computed`).
 #
 # </details>
 #
 # <details><summary>Hint 3: nearly the code</summary>
 #
-# `np.arange(first, first + take)`: `take` whole numbers that begin with the number of tokens before them.
+# `np.arange(first, first + take)`, where `first` is the number of tokens before them.
 #
 # </details>
 
@@ -268,16 +267,16 @@ check.positions(positions, group="values")
 check.positions(positions, group="kv")
 
 # %% [markdown] id="positions-after"
-# From now on no chunk of yours is lost in its document, whatever was cached and however it was cut.
+# Your chunks now have the right positions, whatever was cached and however the prompt was cut.
 
 # %% [markdown] id="rope-text"
 # ## 3. Turning by an angle
 #
-# A layer does attention several times side by side, with shorter vectors each time; these are its *heads*, and a head's query
-# or key has `head_dim` numbers. RoPE takes them in pairs: number i and number i + head_dim // 2 (this form
-# is called *rotate-half*). Each pair is a point in a plane, and is turned around the origin by an angle. The angle is the
-# position times the pair's speed. Pair 0 has speed 1; each next pair is slower, `theta ** (-2 * i / head_dim)`, where the base
-# `theta` is 10,000 here.
+# A layer does attention several times in parallel, with shorter vectors each time; these are its *heads*, and a head's
+# query or key has `head_dim` numbers. RoPE takes them in pairs: number i and number i + head_dim // 2 (this form is
+# called *rotate-half*). Each pair is a point in a plane, and is turned around the origin by an angle. The angle is the
+# position times the pair's speed. Pair 0 has speed 1; each next pair is slower, `theta ** (-2 * i / head_dim)`, where
+# the base `theta` is 10,000 here.
 #
 # A worked example with head_dim = 4, so two pairs, at position 3.
 
@@ -306,8 +305,8 @@ for _ in range(3):
 assert np.isclose(complex(*turned), again)
 
 # %% [markdown] id="rope-distance"
-# Why turning, of all things? A score is a dot product of a query and a key. When both are turned, only the difference of
-# their angles is left in it. So attention sees distances, although every token is turned by its absolute position.
+# Why a rotation? A score is a dot product of a query and a key. When both are turned, it depends only on the difference
+# of their angles. So attention sees distances, although every token is turned by its absolute position.
 #
 # **Guess:** a query at position 7 looks at a key at position 4. Both are then moved 1,000 positions on. Does their score
 # change?
@@ -332,16 +331,17 @@ print(f"you said {score_changes}; it is False: the distance is the same, and so 
 assert np.isclose(np.vdot(turn(key, 4), turn(query, 7)), np.vdot(turn(key, 1_004), turn(query, 1_007)))
 
 # %% [markdown] id="rope-exercise"
-# You may conclude that a position that is wrong in the same way everywhere does no harm. For the scores that is nearly
-# so: only their last bits change. But the turned keys stay in the cache, and another engine, or the same one after a
-# repair, may attach them. A key that was turned by one position too many is not the key that they compute.
+# You may conclude that positions do no harm if all are wrong by the same number. For the scores that is nearly true:
+# only their last bits change. But the turned keys stay in the cache, and another engine, or the same one after a
+# repair, may use them as a hit. A key that was turned by one position too many is not the key that those engines
+# compute.
 #
 # ### Exercise 3.2: rotate
 #
-# 12 minutes, difficulty 3 of 5, about five lines. For a whole chunk: `x` is [tokens, heads, head_dim], and each token has
-# its own position. All heads of a token turn alike. `rope_cos_sin(positions, head_dim, theta)` gives you the cosines and
-# sines, each [tokens, head_dim // 2], with the same bits on every machine; `cos[:, None, :]` adds an axis for the heads.
-# You may as well use complex numbers, `einsum` or loops.
+# 12 minutes, difficulty 3 of 5, about five lines. For a whole chunk: `x` is [tokens, heads, head_dim], and each token
+# has a position. All heads of a token turn by the same angles. `rope_cos_sin(positions, head_dim, theta)` gives you the
+# cosines and sines, each [tokens, head_dim // 2], with the same bits on every machine; `cos[:, None, :]` adds an axis
+# for the heads. Complex numbers, `einsum` or loops are fine too.
 
 # %% [markdown] id="rope-faded-text"
 # The same for one token of one head, with blanks. `x` has 4 numbers; `c` and `s` hold the cosine and sine of each pair.
@@ -370,13 +370,14 @@ else:
 #
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# `cos` and `sin` are [tokens, pairs] and `x` is [tokens, heads, head_dim]: they need an axis for the heads, `cos[:, None, :]`.
+# `cos` and `sin` are [tokens, pairs] and `x` is [tokens, heads, head_dim]: add an axis for the heads,
+# `cos[:, None, :]`.
 #
 # </details>
 #
 # <details><summary>Hint 3: nearly the code</summary>
 #
-# `np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)`: which sign belongs to which half is what step 3 shows.
+# `np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)`: step 3 shows which sign belongs to which half.
 #
 # </details>
 
@@ -386,8 +387,8 @@ from course_lib.positions import rope_cos_sin
 # include course_lib.positions:rope
 
 # %% [markdown] id="rope-check-text"
-# The first check wants right numbers, close to the formula in float64. The second wants a token's bits to be the same in a
-# chunk as in one pass.
+# The first check wants right numbers, close to the formula in float64. The second compares the bits of each token in a
+# chunk with those in one pass.
 
 # %% id="rope-check-logic" check="rope" group="logic" points=3
 check.rope(rope, group="logic")
@@ -396,20 +397,20 @@ check.rope(rope, group="logic")
 check.rope(rope, group="bits")
 
 # %% [markdown] id="rope-after"
-# You can turn a chunk so that its keys have the bits that your own one pass would give them.
+# Your rotation gives the keys of a chunk the same bits as in one pass.
 
 # %% [markdown] id="test-text"
 # ## 4. Write the test
 #
-# Now the other side. Somebody hands you a prefill, and you cannot see its code. Your test gets two functions:
+# Now you test the prefill of someone else, without seeing its code. Your test gets two functions:
 #
-# - `prefill_fn(token_ids, sizes, hit)` computes a prompt in chunks of the given lengths, behind a hit of `hit` tokens. The
-#   first `hit` tokens are cached: their K and V are ready before the first chunk. The lengths add up to
-#   `len(token_ids) - hit`. It returns `k, v, logits`. This is what you test; it may be wrong.
-# - `reference(token_ids)` returns `k, v, logits` of one pass that is right.
+# - `prefill_fn(token_ids, sizes, hit)` computes a prompt in chunks of the given lengths, after a hit of `hit` tokens.
+#   The first `hit` tokens are cached: their K and V exist before the first chunk. The lengths add up to
+#   `len(token_ids) - hit`. It returns `k, v, logits`. You test this function; it may be wrong.
+# - `reference(token_ids)` returns `k, v, logits` of a correct pass.
 #
-# `k` and `v` are [layers, tokens, kv_heads, head_dim] of all tokens, the hit too, and `logits` are those of the last token. All arithmetic is exact:
-# what is right is equal in every bit.
+# `k` and `v` are [layers, tokens, kv_heads, head_dim] of all tokens, the hit too, and `logits` are those of the last
+# token. All arithmetic is exact: right results are equal in every bit.
 #
 # Your test must accept two right prefills and refuse eight wrong ones. It refuses by raising an AssertionError, as `assert`
 # does. Here is a test that looks sensible, and what the check says about it:
@@ -428,11 +429,11 @@ except check.CheckFailed as error:
     print(str(error).splitlines()[0])
 
 # %% [markdown] id="test-exercise"
-# Eight mistakes, and each needs a certain question. Before you write: which of these questions would show which mistake?
-# *several chunks; ragged chunks; a hit; a comparison of K; of all layers; of all bits; with the reference.*
+# Each of the eight mistakes shows under certain conditions only. Before you write: which of these would show which
+# mistake? *several chunks; ragged chunks; a hit; a comparison of K; of all layers; of all bits; with the reference.*
 #
-# You may think that a prefill which agrees with itself, cut and uncut, must be right. But a mistake that is the same in
-# every cut agrees with itself.
+# You may think that a prefill is right if its chunks agree with its one pass. But some mistakes are the same in every
+# cut.
 #
 # ### Exercise 3.3: a test for positions
 #
@@ -448,8 +449,8 @@ except check.CheckFailed as error:
 #
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# One cut with chunks of different lengths and no hit, and one with a hit: each catches mistakes that the other lets pass. Every bit
-# of K, V and logits counts, so `np.array_equal`, not `np.allclose`.
+# One cut with chunks of different lengths and no hit, and one with a hit: each catches mistakes that the other misses.
+# Every bit of K, V and logits counts, so `np.array_equal`, not `np.allclose`.
 #
 # </details>
 #
@@ -461,10 +462,10 @@ except check.CheckFailed as error:
 
 # %% id="test-solution" exercise="3.3" solution="check_positions" minutes=15 difficulty=3
 def check_positions(prefill_fn, reference):
-    """Raise AssertionError if prefill_fn does not leave what one right pass leaves.
+    """Raise AssertionError if prefill_fn does not return what one correct pass returns.
 
     prefill_fn(token_ids, sizes, hit)   to be tested; returns k, v, logits
-    reference(token_ids)                one right pass; returns k, v, logits
+    reference(token_ids)                one correct pass; returns k, v, logits
 
     k, v      [layers, tokens, kv_heads, head_dim]
     logits    [vocab_size] of the last token
@@ -474,20 +475,20 @@ def check_positions(prefill_fn, reference):
     wanted = reference(token_ids)
     for sizes, hit in [([5, 20, 15], 0), ([3, 19], 18)]:
         for name, got, want in zip(("k", "v", "logits"), prefill_fn(token_ids, sizes, hit), wanted):
-            assert np.array_equal(got, want), f"{name} differs for chunks {sizes} behind a hit of {hit}"
+            assert np.array_equal(got, want), f"{name} differs for chunks {sizes} after a hit of {hit}"
     ### END SOLUTION
 
 # %% id="test-check" check="check_positions" group="kills" points=6
 check.check_positions(check_positions, group="kills")
 
 # %% [markdown] id="test-after"
-# Such a test costs a few prefills. It stands between you and every engine that answers fluently and wrongly.
+# Such a test costs a few prefills, and it catches an engine that answers fluently and wrongly.
 
 # %% [markdown] id="break-text"
 # ## 5. Break it
 #
-# Every wrong `positions` that the course keeps, run in the model: ragged chunks behind a hit of 10 tokens. The first
-# difference from one pass is the mistake's signature.
+# Every wrong `positions` that the course has collected, run in the model: ragged chunks after a hit of 10 tokens. The
+# first difference from one pass is the mistake's signature.
 
 # %% id="break-table"
 hit, sizes = 10, [14, 9, 39]
@@ -508,11 +509,11 @@ for answer in EXERCISES["positions"].wrong_answers:
 # %% [markdown] id="break-ask"
 # 1. Which of them would you have noticed from the next token?
 # 2. `chunk_grid` and `no_computed` are right in the first chunk. From which position on do they differ, and why there?
-# 3. Which mistakes will nobody see with chunks of equal length and no hit? Write `hit, sizes = 0, [24, 24, 24]` in the first
-#    line and run it again.
+# 3. Which mistakes are invisible with chunks of equal length and no hit? Write `hit, sizes = 0, [24, 24, 24]` in the
+#    first line and run it again.
 #
-# Now the tests. Below, each wrong *test* that the course keeps is put before the same prefills as yours. Say before you run
-# it: is there a wrong prefill that every wrong test lets through, or one that no test lets through?
+# Now the tests. Below, each wrong *test* of the collection runs on the same prefills as yours. Say before you run it:
+# is there a wrong prefill that every wrong test accepts, or one that every test refuses?
 
 # %% id="break-tests"
 exercise = EXERCISES["check_positions"]
@@ -548,9 +549,9 @@ print("tests that each wrong prefill gets past:", past)
 # %% [markdown] id="explore-text"
 # ## 6. Look for yourself
 #
-# Choose a rule, a chunk size and a hit. On the left is what each token is told about its position, on the right are the
-# scores between tokens of equal contents. For which settings does "chunk index x chunk size" look perfect? What does a
-# single token in the prefix cache do to it?
+# Choose a rule, a chunk size and a hit. On the left is the position that each token gets, on the right are the scores
+# between tokens with equal vectors. For which settings does "chunk index x chunk size" look perfect? What does a hit of
+# a single token do to it?
 
 # %% id="explore"
 from course_lib.widgets.seams import explore_seams
@@ -560,7 +561,7 @@ explore_seams()
 # %% [markdown] id="questions-text"
 # ## 7. Questions
 #
-# Commit to an answer before you read on. Each wrong answer says which thought leads to it. The score is yours alone.
+# Choose an answer before you read on. Each wrong answer says which mistake leads to it. The score is not reported.
 
 # %% id="questions"
 from course_lib.learner.quiz import quiz
@@ -570,7 +571,7 @@ quiz("03_positions")
 # %% [markdown] id="end"
 # ## What you can do now
 #
-# - Say which position any token of any chunk has, behind any hit.
+# - Say which position any token of any chunk has, after any hit.
 # - Rotate queries and keys so that a token's bits do not depend on the cut.
 # - Read "layer 0 K differs, layer 0 V is clean" as "positions".
-# - Write a test of a prefill that asks the right questions: ragged chunks, a hit, every layer, every bit, a reference.
+# - Write a test of a prefill with all it needs: ragged chunks, a hit, every layer, every bit, a reference.

@@ -9,9 +9,9 @@
 # %% [markdown] id="title"
 # # 04 Bits
 #
-# So far the course gave you operations in which no sum is rounded. Real engines do not work that way: their sums are
-# rounded, and a cut prompt mostly leaves other last bits than an uncut one. In this notebook you measure how far apart they
-# are, and then write a matrix product and an attention whose bits do not depend on the cut.
+# So far the course used operations in which no sum is rounded. In real engines sums are rounded, and a prompt in chunks
+# mostly leaves other last bits than one pass. In this notebook you measure the differences, and then write a matrix
+# product and an attention whose bits do not depend on the cut.
 #
 # About 75 minutes, and two hours if torch or English is new to you. This notebook needs torch (the CPU build is enough) beside NumPy; the pictures use matplotlib.
 # Positions count from 0.
@@ -35,7 +35,7 @@ from autograder.answers import perform
 from autograder.exercises import EXERCISES
 from autograder.exercises.fickle import fickle_products, on_fickle_tensors, on_tensors
 
-torch.set_num_threads(1)  # the products here are small: more threads only wait for one another
+torch.set_num_threads(1)  # the products here are small: more threads only wait for each other
 
 # %% [markdown] id="dtype-text"
 # ## 1. Does another number format make chunked and uncut equal?
@@ -43,7 +43,7 @@ torch.set_num_threads(1)  # the products here are small: more threads only wait 
 # float32, float64, bfloat16 (a 16-bit format for models, with the range of float32 and few digits): which of them gives the
 # same bits when a prompt is chunked?
 #
-# A floating-point number is a place on a grid. From 1 to 2 the grid's step is 2^-23 in float32, 2^-52 in float64 and 2^-7 in
+# Floating-point numbers form a grid. From 1 to 2 the grid's step is 2^-23 in float32, 2^-52 in float64 and 2^-7 in
 # bfloat16. Every addition is rounded to the grid. Below, three numbers are added in two orders, in each dtype: 1, h and h,
 # where h is half a step. 1 + h lies in the middle between two numbers of the grid and is rounded to 1, so (1 + h) + h gives 1.
 # But 1 + (h + h) gives the next number. The black strokes in the picture are the numbers that the dtype has.
@@ -68,12 +68,12 @@ for ax, (name, dtype) in zip(axes, DTYPES.items()):
 plt.show()
 
 # %% [markdown] id="dtype-why"
-# The order of additions decides about the last bit, in every dtype. A chunk of another length may make a kernel add in
-# another order. So the question is whether it does.
+# In every dtype the last bit depends on the order of additions. With a chunk of another length a kernel may add in
+# another order. The question is whether it does.
 #
-# **Guess before you go on.** One layer's work on 200 tokens: a matrix product `x @ w`, and attention by torch's own kernel
-# (SDPA, scaled dot product attention). It is done in one pass, and then in chunks of 1, 7, 64 or 100 tokens, with the same
-# inputs. Write True where you expect that all 200 rows have the same bits as in one pass.
+# **Guess before you go on.** One layer's work on 200 tokens: a matrix product `x @ w`, and attention by torch's kernel
+# (SDPA, scaled dot product attention). It is computed in one pass, and then in chunks of 1, 7, 64 or 100 tokens, with
+# the same inputs. Write True where you expect all 200 rows to have the same bits as in one pass.
 
 # %% id="guess"
 same_bits = {
@@ -129,7 +129,7 @@ print()
 for name in DTYPES:
     print(f"{name:9} you said {list(same_bits[name].values())}; here it is {list(truth[name].values())}")
 for name, thought in (
-    ("float64", "You expected more of float64. It makes the steps of the grid smaller, and a sum is rounded to it all the same."),
+    ("float64", "You expected more of float64. The steps of its grid are smaller, but a sum is still rounded to it."),
     ("float32", "You expected more of float32: look at the column of that chunk size."),
     ("bfloat16", "You expected more of bfloat16. Its steps are so wide that two sums mostly land on the same place. Mostly."),
 ):
@@ -143,21 +143,21 @@ assert largest["float64"] < 1e-12
 # *I was off because ... (double-click to write here)*
 
 # %% [markdown] id="luck-text"
-# Your numbers are your machine's: another processor, library or number of threads prints another table. Where you see 0, the
-# kernel happens to add in the same order, or rounding hides that it does not. On the machine where this text was written
-# (x86-64, torch 2.13.0, NumPy 2.4, November 2026), no dtype had 0 in all columns. bfloat16 came closest: equal at 64 and
-# 100, different at 1 and 7, and there by more than the others, since one of its steps is a large one.
+# These numbers hold for your machine: another processor, library or number of threads gives another table. Where you
+# see 0, the kernel happens to add in the same order, or rounding hides another order. On the machine where this text
+# was written (x86-64, torch 2.13.0, NumPy 2.4, November 2026), no dtype had 0 in all columns. bfloat16 came closest:
+# equal at 64 and 100, different at 1 and 7, and there by more than the others, since its steps are large.
 #
-# You may think that a kernel which is equal on your machine is safe. But nobody promises it. PyTorch's documentation says
-# that a slice of a result need not have the bits of a computation on the slice (note "Numerical accuracy"; in the docs since
-# 1.11). NVIDIA promises the same bits for the same cuBLAS call on GPUs of one architecture with equally many processors and
-# the same toolkit version, as long as a single stream is active (cuBLAS 12.1, section 2.1.4). A call with another number of rows is another call.
+# You may think that a kernel which gives equal bits on your machine is safe. But no library promises it. PyTorch's
+# documentation says that a slice of a result need not have the bits of a computation on the slice (note "Numerical
+# accuracy"; in the docs since 1.11). NVIDIA promises the same bits for the same cuBLAS call on GPUs of one architecture
+# with equally many processors and the same toolkit version, as long as a single stream is active (cuBLAS 12.1, section
+# 2.1.4). A call with another number of rows is another call.
 #
-# So the course has a matrix product that changes its order on purpose. The *fickle* product adds in an order that depends
-# on the shape of the product and on the row's place in it. It keeps two things: the same call gives the same bits, and a row
-# does not depend on what is in the other rows. It replaces matrix products; torch's own
-# sums stay as they are. It gives the same bits on every machine, so here is a table that you will see as
-# we do.
+# So the course has a matrix product that changes its order on purpose. The *fickle* product adds in an order that
+# depends on the shape of the product and on the row's place in it. Two things still hold: the same call gives the same
+# bits, and a row does not depend on the contents of the other rows. It replaces matrix products; torch's other sums
+# stay as they are. It gives the same bits on every machine, so this table is the same everywhere:
 
 # %% id="fickle-table"
 print(f"rows of {TOKENS} that differ from one pass, with the fickle product\n")
@@ -169,17 +169,17 @@ for name, dtype in DTYPES.items():
     assert min(rows) > 100
 
 # %% [markdown] id="luck-after"
-# None of the three dtypes is bit-identical by itself. What has to be fixed is the order of the sums, not the width of the
-# numbers.
+# None of the three dtypes gives equal bits by itself. The order of the sums must be fixed; wider numbers do not help.
 
 # %% [markdown] id="report-text"
 # ## 2. Compare bits
 #
-# First a ruler. "Equal or not" tells little, and a difference such as 1e-6 tells nothing until one knows how far apart
-# neighbours are. So we count steps: one *ulp* (unit in the last place) is the step from a number to the next of its dtype.
+# First a measure. "Equal or not" says little, and a difference such as 1e-6 says nothing without the distance between
+# neighbouring numbers. So we count steps: one *ulp* (unit in the last place) is the step from a number to the next of
+# its dtype.
 #
-# The bits of a positive float, read as a whole number, count these steps. Negative numbers have the sign bit set in
-# front, and the rest counts away from zero. A worked example:
+# The bits of a positive float, read as a whole number, count these steps. Negative numbers have the sign bit set, and
+# the other bits count away from zero. A worked example:
 
 # %% id="report-example"
 x = torch.tensor([1.0, 1.0000001, 0.0, -0.0, -1.0])
@@ -189,7 +189,7 @@ bits = x.view(torch.int32).long()  # int64, so that differences fit
 for number, whole_number in zip(x.tolist(), bits.tolist()):
     print(f"{number:12.8g} {whole_number & 0xFFFFFFFF:032b} {whole_number:12}")
 
-# Step 2: turn the negative ones round. Read as int32, a negative float is -2^31 + size, where size are its other 31 bits.
+# Step 2: reverse the negative ones. Read as int32, a negative float is -2^31 + size, where size is its other 31 bits.
 # We want -size, and that is -2^31 - bits. For -0 the size is 0, so it becomes 0.
 place = torch.where(bits < 0, -(2**31) - bits, bits)
 
@@ -199,10 +199,10 @@ print("from 1.0 to 1.0000001:", int(place[1] - place[0]), "ulp; from -0 to +0:",
 assert int(place[1] - place[0]) == 1 and place[2] == place[3] and place[4] == -place[0]
 
 # %% [markdown] id="atol-text"
-# You may think that a tolerance does as well. But a tolerance that lets rounding pass lets mistakes pass too. Here is a real
-# mistake: the mask hides the first of 300 keys from 50 queries. The arithmetic rounds no sum, so nothing but the mistake is
-# seen; the results are stored in bfloat16. **Guess:** does torch's own test, `torch.testing.assert_close` with its default
-# tolerance for bfloat16, notice it?
+# You may think that a tolerance is as good. But a tolerance that accepts rounding accepts mistakes too. Here is a real
+# mistake: the mask hides the first of 300 keys from 50 queries. The arithmetic rounds no sum, so any difference is the
+# mistake; the results are stored in bfloat16. **Guess:** does torch's test, `torch.testing.assert_close` with its
+# default tolerance for bfloat16, find it?
 
 # %% id="atol-guess"
 notices = None
@@ -212,13 +212,13 @@ from course_lib.attention.reference import attend
 
 
 def wrong(exercise, name):
-    """One of the wrong answers that the course keeps, as a function."""
+    """One of the course's collected wrong answers, as a function."""
     return EXERCISES[exercise].compile(EXERCISES[exercise].wrong_answer(name).source)
 
 
 rng = np.random.default_rng(0)
 q, k, v = ((about + spread * rng.standard_normal((300, 64))).astype(np.float32) for about, spread in ((0, 0.3), (0, 1), (1, 0.3)))
-mask = np.tri(50, 300, 250, dtype=bool)  # 50 queries behind 250 cached keys
+mask = np.tri(50, 300, 250, dtype=bool)  # 50 queries after 250 cached keys
 mask_without_key_0 = mask.copy()
 mask_without_key_0[:, 0] = False
 good, bad = (torch.from_numpy(attend(q[250:], k, v, m)).bfloat16() for m in (mask, mask_without_key_0))
@@ -249,14 +249,14 @@ assert not noticed and not torch.equal(bad, good)
 # ### Exercise 4.1: compare two tensors bit by bit
 #
 # 12 minutes, difficulty 2 of 5, about ten lines. Both zeros count as equal, and so do two NaNs (NaN, "not a number", is what
-# 0 / 0 gives; it is not equal to itself, `x.isnan()` finds it). bfloat16 has 16 bits: its whole numbers come by
-# `x.view(torch.int16)`, and its sign bit alone is -(2**15).
+# 0 / 0 gives; it is not equal to itself, `x.isnan()` finds it). bfloat16 has 16 bits: `x.view(torch.int16)` gives its
+# whole numbers, and the sign bit alone is -(2**15).
 
 # %% [markdown] id="report-hints"
 # <details><summary>Hint 1: a direction</summary>
 #
-# Make two tables of True and False first: where do the two differ, and where is exactly one of them NaN? Everything that is
-# asked for is counted from these two and from the places of step 2.
+# Make two tables of True and False first: where do the two differ, and where is exactly one of them NaN? All results
+# are counted from these two and from the places of step 2.
 #
 # </details>
 #
@@ -281,7 +281,7 @@ assert not noticed and not torch.equal(bad, good)
 check.bit_report(bit_report, group="values")
 
 # %% [markdown] id="report-after"
-# You can now say of any two results whether they are equal, how far apart they are, and where to look first.
+# You can now say of any two results whether they are equal, how far apart they are, and where they first differ.
 
 # %% id="report-visible"
 differ, ulps, first, nans = bit_report(good, bad)
@@ -292,17 +292,18 @@ print(f"SDPA, one token at a time: {differ:,} numbers differ, by up to {ulps:,} 
 
 # %% [markdown] id="ulps-note"
 # Many ulps need not mean much: near 0 the steps are tiny, so a sum that nearly cancels is many ulps off and still right to
-# seven digits of its largest term. Zero is the one count that leaves nothing to argue about.
+# seven digits of its largest term. Only a count of zero needs no interpretation.
 
 # %% [markdown] id="tile-text"
 # ## 3. A product whose rows do not depend on the cut
 #
-# A kernel chooses its inner loops by the shape of the product. So give it one shape only. Rows are put into *tiles* of
-# exactly T rows (here T = 16), filled up with zeros, and each tile is one product `[T, inner] @ [inner, columns]`.
+# A kernel chooses its inner loops by the shape of the product. So give it one shape only: put rows into *tiles* of
+# exactly T rows (here T = 16), filled up with zeros, and compute each tile as one product
+# `[T, inner] @ [inner, columns]`.
 #
-# Which tile, and which of its *slots* (here: a row of a tile, not a place in the KV cache)? The place of a row within a tile may matter too. So the token at position p sits in
-# slot p mod T of tile p // T, whichever chunk it comes in. Below: the tokens at positions 21 to 34, once in one pass of 40
-# tokens and once as a chunk.
+# The place of a row within its tile, here called its *slot* (not a slot of the KV cache), may matter too. So the token
+# at position p is in slot p mod T of tile p // T, whichever chunk it is in. Below: the tokens at positions 21 to 34,
+# once in one pass of 40 tokens and once as a chunk.
 
 # %% id="tile-picture"
 T = 16
@@ -321,8 +322,8 @@ axes[1].set_xticks([0, 16, 32, 48], ["tile 0", "tile 1", "tile 2", ""])
 plt.show()
 
 # %% [markdown] id="tile-guess-text"
-# **Guess:** another chunk begins at position 45 and has 7 tokens. How many tiles are multiplied, in which slot of its tile
-# does the first token sit, and how many rows of zeros are added in all?
+# **Guess:** another chunk begins at position 45 and has 7 tokens. How many tiles are multiplied, in which slot is the
+# first token, and how many rows of zeros are added in all?
 
 # %% id="tile-guess"
 tiles_slot_zeros = [None, None, None]
@@ -336,21 +337,21 @@ before = start % T
 # Step 2: how many tiles cover those slots and the rows? Round up.
 tiles = -(-(before + rows) // T)
 
-# Step 3: what is left over is zeros.
+# Step 3: the remaining rows are zeros.
 zeros = tiles * T - rows
 
 print("you said", tiles_slot_zeros, "and it is", [tiles, before, zeros])
 if tiles_slot_zeros[0] == 1:
     print("7 rows would fit into one tile, from slot 0 on. But then position 45 changes its slot with the cut.")
 elif tiles_slot_zeros[1] == 0:
-    print("Slot 0 belongs to position 32. What counts is the position, not the place in the chunk.")
+    print("Slot 0 belongs to position 32. The position counts, not the place in the chunk.")
 elif tiles_slot_zeros[2] == 9:
-    print("That fills up one tile. There are two, and 13 empty slots before the first token.")
+    print("That is one tile filled up. There are two, and 13 empty slots before the first token.")
 assert [tiles, before, zeros] == [2, 13, 25]
 
 # %% [markdown] id="tile-exercise"
-# You may think that one product of `tiles * T` rows is as good and faster. But 2 * T rows are another shape than 3 * T rows,
-# and the number of tiles depends on the cut: one product for each tile.
+# You may think that one product of `tiles * T` rows is as good and faster. But its shape depends on the number of
+# tiles, and that depends on the cut. So compute one product for each tile.
 #
 # ### Exercise 4.2: a matrix product in tiles
 #
@@ -359,14 +360,15 @@ assert [tiles, before, zeros] == [2, 13, 25]
 # %% [markdown] id="tile-hints"
 # <details><summary>Hint 1: a direction</summary>
 #
-# Do the three steps of the example, lay the rows into one tensor of zeros that is a whole number of tiles long, multiply
-# tile after tile, and take the chunk's own rows out again.
+# Do the three steps of the example, put the rows into a tensor of zeros that is a whole number of tiles long, multiply
+# tile after tile, and return the chunk's rows.
 #
 # </details>
 #
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# The chunk's first row goes to row `start % tile` of the zeros, and not to row 0. The result is cut out at the same place.
+# The chunk's first row goes to row `start % tile` of the zeros, and not to row 0. The result is read from the same
+# place.
 #
 # </details>
 #
@@ -381,9 +383,9 @@ assert [tiles, before, zeros] == [2, 13, 25]
 # include course_lib.lessons.nb04_bits:tiled_linear
 
 # %% [markdown] id="tile-check-text"
-# The first check wants right numbers: close to float64. The second compares your own chunks (1, 7, 64, 100 and ragged) with
-# your own one pass, in float32 and bfloat16. It uses the fickle product, so that a mistake shows which your machine would
-# forgive.
+# The first check wants right numbers: close to float64. The second compares your function's chunks (1, 7, 64, 100 and
+# ragged) with its one pass, in float32 and bfloat16. It uses the fickle product, which shows mistakes that your
+# machine's kernels may hide.
 
 # %% id="tile-check-logic" check="tiled_linear" group="logic" points=2
 check.tiled_linear(tiled_linear, group="logic")
@@ -405,29 +407,29 @@ def linear(x, w, a, b):
 ragged = [0, 3, 50, 51, 115, 190, TOKENS]
 CUTS = [[*range(0, TOKENS, size), TOKENS] for size in SIZES] + [ragged]
 rng = np.random.default_rng(0)
-print("your tiled_linear on this machine's own kernels, chunks of 1, 7, 64, 100 and ragged: equal to one pass?")
+print("your tiled_linear on this machine's kernels, chunks of 1, 7, 64, 100 and ragged: equal to one pass?")
 for name in ("float32", "bfloat16"):
     x, w = (torch.from_numpy(rng.standard_normal(shape)).to(DTYPES[name]) for shape in ((TOKENS, WIDTH), (WIDTH, 48)))
     print(f"{name:9}", same_as_one_pass(partial(linear, x, w), CUTS))
 
 # %% [markdown] id="tile-after"
-# With this, rows that come in with equal bits leave a projection with equal bits, however the prompt is cut.
+# Now equal input rows give equal output rows, bit for bit, however the prompt is cut.
 #
-# What does it cost? Rows of zeros are multiplied too: a single token costs a whole tile. A tile of one row would be right as
-# well, and then the weights would be read again for each token. The course's engine uses T = 32, and lets tokens of several
-# requests share a tile, each in its own slot.
+# What does it cost? Rows of zeros are multiplied too: a single token costs a whole tile. A tile of one row would be
+# right as well, but then the weights would be read again for each token. The course's engine uses T = 32; tokens of
+# several requests share a tile, each in its slot.
 
 # %% [markdown] id="online-text"
 # ## 4. Attention in blocks of keys
 #
 # Attention has two products, of queries and keys and of weights and values. Their shapes depend on the number of queries and
-# on the number of keys, and the keys grow with every chunk. The formula also wants all scores of a row at once, which for N
-# tokens makes a table of N x N.
+# on the number of keys, and the keys grow with every chunk. The formula also needs all scores of a row at once, for N
+# tokens a table of N x N.
 #
-# *Softmax* is what makes weights from scores (notebook 02). The *online softmax* needs neither. It walks over
-# *blocks* of keys (here: 64 keys in a row, not a block of an engine's cache) and keeps three things for each query: the *largest* score
-# so far, the *total* of the weights so far, and the *mixed* values so far, both relative to that largest score. A worked
-# example: one query, four keys in two blocks, values of one number.
+# *Softmax* turns scores into weights (notebook 02). The *online softmax* needs neither one large product nor the table.
+# It goes over *blocks* of keys (here: 64 keys in a row, not a block of an engine's cache) and keeps three things for
+# each query: the *largest* score so far, the *total* of the weights so far, and the *mixed* values so far, both
+# relative to that largest score. A worked example: one query, four keys in two blocks, values of one number.
 
 # %% id="online-example"
 scores, values = np.array([1.0, 3.0, 2.0, 5.0]), np.array([10.0, 20.0, 30.0, 40.0])
@@ -438,10 +440,10 @@ weights = np.exp(scores[:2] - largest)
 total, mixed = weights.sum(), weights @ values[:2]
 print(f"after block 0: largest {largest}, total {total:.4f}, mixed {mixed:.4f}")
 
-# Step 2: the second block brings a larger score. What was summed so far was relative to 3, and must become relative to 5.
+# Step 2: the second block has a larger score. The sums so far are relative to 3, and must become relative to 5.
 higher = max(largest, scores[2:].max())
 shrink = np.exp(largest - higher)
-print(f"higher {higher}, so what was summed before shrinks by {shrink:.4f}")
+print(f"higher {higher}, so the earlier sums shrink by {shrink:.4f}")
 
 # Step 3: shrink both sums, then add the second block's.
 weights = np.exp(scores[2:] - higher)
@@ -453,8 +455,8 @@ all_at_once = np.exp(scores - scores.max())
 assert np.isclose(mixed / total, all_at_once @ values / all_at_once.sum())
 
 # %% [markdown] id="online-faded-text"
-# Now with three blanks, for a third block whose scores are all *smaller* than the largest. Replace each `None` and run the
-# cell. Nobody grades it.
+# Now with three blanks, for a third block whose scores are all *smaller* than the largest. Replace each `None` and run
+# the cell. It is not graded.
 
 # %% id="online-faded"
 block_scores, block_values = np.array([4.0, 0.0]), np.array([50.0, 60.0])
@@ -475,18 +477,19 @@ else:
         print(f"{name:11} {'fits' if np.isclose(given, wanted) else 'not yet'}")
 
 # %% [markdown] id="blocks-text"
-# Now the bits. A query must meet the same products in the same order however the prompt is cut, so every shape may depend on
-# its position alone. Three rules do that:
+# Now the bits. For each query the same products must be computed in the same order however the prompt is cut, so every
+# shape may depend on its position alone. Three rules do that:
 #
 # 1. Blocks of keys are counted from position 0, not from where the chunk or its new tokens begin.
-# 2. The last block is filled up with zeros to its full length. The causal mask hides what is added.
+# 2. The last block is filled up with zeros to its full length. The causal mask hides them.
 # 3. Queries go in full tiles, aligned to their positions, as in section 3. Here a tile has as many rows as a block has keys.
 #
-# Then a tile of queries reads the blocks 0 up to its own, the one on the diagonal. Only that one needs a mask, and it is
-# always the same triangle: row r sees the keys 0 to r of the block. (A mask as in notebook 02 grows with the prompt: for the
-# last 1,024 of 32,768 tokens it has 1,024 x 32,768 entries, 32 MB of them.)
+# Then a tile of queries reads block 0 up to the block on the diagonal. Only that one needs a mask, and it is always the
+# same triangle: row r sees the keys 0 to r of the block. (A mask as in notebook 02 grows with the prompt: for the last
+# 1,024 of 32,768 tokens it has 1,024 x 32,768 entries, 32 MB of them.)
 #
-# **Guess:** the queries at positions 130 to 133 are computed as a chunk, with blocks of 64. How many blocks of keys do they read, and how many zeros are added behind the last key?
+# **Guess:** the queries at positions 130 to 133 are computed as a chunk, with blocks of 64. How many blocks of keys do
+# they read, and how many zeros are added after the last key?
 
 # %% id="blocks-guess"
 blocks_zeros = [None, None]
@@ -500,7 +503,7 @@ if blocks_zeros[1] == 60 and blocks_zeros[0] == 3:
 elif blocks_zeros[0] == 2:
     print("Positions 128 and up are in the third block.")
 elif blocks_zeros[0] == 4:
-    print("You let a block begin at the chunk: 64 + 64 + 2, and one of its own. Then key 130 changes its block with the cut.")
+    print("You let a block begin at the chunk: 64 + 64 + 2, and a new one. Then key 130 changes its block with the cut.")
 elif blocks_zeros[0] == 1:
     print("The earlier keys are read as well.")
 assert [last // block, last - stop] == [3, 58]
@@ -509,21 +512,22 @@ assert [last // block, last - stop] == [3, 58]
 # ### Exercise 4.3: attention that never builds the N x N table
 #
 # 25 minutes, difficulty 4 of 5, about 20 lines. One head, causal. A score is a query times a key, summed, divided by the square
-# root of head_dim, as in notebook 02. Compute in float32 (`q.float()`) whatever the dtype, and
-# round once at the end (`.to(q.dtype)`): a sum of many weights would lose its small ones in bfloat16.
+# root of head_dim, as in notebook 02. Compute in float32 (`q.float()`) whatever the dtype, and round once at the end
+# (`.to(q.dtype)`): in bfloat16 a sum of many weights loses the small ones.
 
 # %% [markdown] id="blocks-hints"
 # <details><summary>Hint 1: a direction</summary>
 #
-# Two loops: over tiles of queries, from the one that holds `start` to the one that holds the last query; inside it over blocks
-# of keys, from 0 to the tile's own block. The body of the inner loop is steps 2 and 3 of the example, for all rows of a tile.
+# Two loops: over tiles of queries, from the one with `start` to the one with the last query; inside it over blocks of
+# keys, from 0 to the block on the tile's diagonal. The body of the inner loop is steps 2 and 3 of the example, for all
+# rows of a tile.
 #
 # </details>
 #
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# `largest`, `total` and `mixed` are columns with a row for each query, `[block, 1]` and `[block, head_dim]`; begin with minus
-# infinity, 0 and 0, and then the first block needs no case of its own, since e to the power of minus infinity is 0. Both
+# `largest`, `total` and `mixed` are columns with a row for each query, `[block, 1]` and `[block, head_dim]`; begin with
+# minus infinity, 0 and 0; then the first block is no special case, since e to the power of minus infinity is 0. Both
 # `total` and `mixed` shrink. Divide after the inner loop.
 #
 # </details>
@@ -554,28 +558,28 @@ def attention(q, k, v, a, b):
     return block_attention(q[a:b], k[:b], v[:b], a)
 
 
-print("your block_attention on this machine's own kernels: equal to one pass?")
+print("your block_attention on this machine's kernels: equal to one pass?")
 for name in ("float32", "bfloat16"):
     q, k, v = (torch.from_numpy(rng.standard_normal((TOKENS, WIDTH))).to(DTYPES[name]) for _ in range(3))
     print(f"{name:9}", same_as_one_pass(partial(attention, q, k, v), CUTS))
 print(f"scores held at a time, for 8,192 tokens: {64 * 64:,} in blocks, {8_192**2:,} in the full table")
 
 # %% [markdown] id="blocks-after"
-# Both kinds of product in a layer are now yours. If what is left (norm, rotation, activation) also gives a row the same bits
-# in every cut, the KV cache equals one pass's, under the conditions of section 5. The course's engine does this for whole
-# models.
+# You have now written both kinds of product in a layer. If the other operations (norm, rotation, activation) also give
+# a row the same bits in every cut, the KV cache equals that of one pass, under the conditions of section 5. The
+# course's engine does this for whole models.
 
 # %% [markdown] id="two-text"
 # ## 5. Two arithmetics: what is claimed, and what is not
 #
-# What you wrote is the idea of the course's arithmetic `tile`, the engine's default. Its claim, exactly: **on one machine, with
-# one library build and one thread setting, each token's K and V in every layer, and its logits, have the same bits however
-# the prompt was cut, whatever prefix was cached, and whoever else was in the batch.** It does not claim the same bits on
-# another machine. Another T gives other bits, too.
+# Your functions are the idea of the course's arithmetic `tile`, the engine's default. Its exact claim: **on one
+# machine, with one library build and one thread setting, each token's K and V in every layer, and its logits, have the
+# same bits however the prompt was cut, whatever prefix was cached, and whichever other requests were in the batch.** It
+# does not claim the same bits on another machine. Another T gives other bits, too.
 #
-# It rests on two assumptions: the same call on the same shape gives the same bits, and a row does not depend on what is in
-# the other rows. NVIDIA promises the first for cuBLAS, under the conditions of section 1. We know of no vendor that promises
-# the second. So the library asks your machine:
+# It rests on two assumptions: the same call on the same shape gives the same bits, and a row does not depend on the
+# contents of the other rows. NVIDIA promises the first for cuBLAS, under the conditions of section 1. We know of no
+# vendor that promises the second. So the library tests your machine:
 
 # %% id="selftest"
 from course_lib.arithmetic.selftest import self_test
@@ -585,8 +589,9 @@ for backend, name in (("numpy", "float32"), ("torch", "float32"), ("torch", "bfl
     print(f"{backend:6} {name:9}", "the assumptions hold here" if not problems else problems)
 
 # %% [markdown] id="inner-text"
-# You may think that a product can be cut anywhere, now that rows may be. But look at the *inner* dimension, over which the
-# sums run: two halves, each rounded, and then added. **Guess:** do all, some or none of the numbers keep their bits?
+# You may think that a product can be cut anywhere, not only between rows. But look at the *inner* dimension, over which
+# the sums run: two halves, each rounded, and then added. **Guess:** do all, some or none of the numbers keep their
+# bits?
 
 # %% id="inner-guess"
 keep_their_bits = None  # "all", "some" or "none"
@@ -608,16 +613,16 @@ with fickle_products():
 print(f"numbers of {16 * 48} that keep their bits when the inner dimension is cut in two:", shares)
 print(f"you said {keep_their_bits}; it is some")
 if keep_their_bits == "all":
-    print("Nothing is rounded inside a sum of exact.matmul. But what it returns is rounded, and so is the addition here.")
+    print("Nothing is rounded inside a sum of exact.matmul. But its result is rounded, and so is the addition here.")
 elif keep_their_bits == "none":
-    print("Rounding twice often lands where rounding once does.")
+    print("Rounding twice often gives the same as rounding once.")
 assert 0 < shares["exact.matmul"] < 16 * 48 and 0 < shares["fickle"] < 16 * 48
 
 # %% [markdown] id="exact-text"
-# Even with `exact.matmul`, whose sums are not rounded: its *result* is rounded to float32, so two results that are added have
-# been rounded twice, and their sum a third time. On GPUs this cut is called *split-K*, and a library may choose it by shape.
+# This holds even with `exact.matmul`, whose sums are not rounded: its *result* is rounded to float32, so each half is
+# rounded, and their sum again. On GPUs this cut is called *split-K*, and a library may choose it by shape.
 #
-# How can a sum not be rounded at all? float64 holds every whole number up to 2^53. Whole numbers whose sums stay below that
+# How can a sum avoid rounding? float64 holds every whole number up to 2^53. Whole numbers whose sums stay below that
 # can be added in any order. So `exact` rounds each factor *once*, before any sum, to a grid whose steps are a power of two: 20
 # bits for a row of x, 21 for a column of w. A product of the two is a whole number of at most 41 bits (times a power of
 # two), and 2^12 of them add up to at most 53 bits. This is called *snapping*. A small example, with grids of 4 and 5 bits:
@@ -647,10 +652,11 @@ assert np.array_equal(snapped.integers, np.round(snapped.integers)) and np.abs(s
 # %% [markdown] id="golden-text"
 # The order does not matter, and so neither do tiles, threads, libraries or machines. That has a price (1.8 to 4.9 times the
 # time of ordinary code: torch 2.13, NumPy 2.4, one x86-64 CPU, one thread, 2026) and limits: at most 4,096 terms in a product and 8,322 keys in
-# attention. What it is good for: a result can be *kept*. The course holds the hash of the KV cache that its small trained
-# model leaves for one prompt. A *hash* is a short number computed from all bytes: if one bit differs, so does it.
+# attention. Its use: a result can be *stored* and compared anywhere. The course has stored the hash of the KV cache of
+# its small trained model for one prompt. A *hash* is a short number computed from all bytes: if one bit differs, so
+# does it.
 #
-# **Guess:** does your machine leave the bits that ours did? Write True or False.
+# **Guess:** does your machine give the same bits as ours? Write True or False.
 
 # %% id="golden-guess"
 same_hash = None
@@ -665,7 +671,7 @@ print(f"you said {same_hash}; it is {mine == kept_hashes}")
 assert mine == kept_hashes
 
 # %% [markdown] id="demo-text"
-# The same arithmetic is behind `python -m course_lib demo`, which needs NumPy alone. Its first part cuts a prompt of 70 tokens
+# `python -m course_lib demo` uses the same arithmetic and needs NumPy alone. Its first part cuts a prompt of 70 tokens
 # in all chunk sizes from 1 to 64, and one of 1,100 tokens in a few. Here is the first half of it; run the whole command in a
 # terminal (about ten seconds).
 
@@ -680,9 +686,9 @@ assert all(c["equal"] for c in checks)
 # %% [markdown] id="break-text"
 # ## 6. Break it
 #
-# Every wrong `tiled_linear` and `block_attention` that the course keeps. Some compute wrong numbers (*logic*), some compute
-# right numbers whose bits depend on the cut. The last column asks your machine's own kernels, without the fickle product.
-# **Guess:** of the mistakes that cost bits, how many would your machine show?
+# Every wrong `tiled_linear` and `block_attention` that the course has collected. Some compute wrong numbers (*logic*),
+# some compute right numbers whose bits depend on the cut. The last column uses your machine's kernels, without the
+# fickle product. **Guess:** of the mistakes that cost bits, how many would your machine show?
 
 # %% id="break-guess"
 shown_here = None
@@ -714,15 +720,15 @@ print(f"you said {shown_here}; this machine shows {len(shows['here'])} of the {l
 assert len(shows["fickle"]) == 20 and {"chunk_aligned", "one_product", "float64"} <= set(shows["fickle"])
 
 # %% [markdown] id="break-ask"
-# 1. Which of the mistakes that only cost bits does your machine forgive? Would you dare to rely on that?
-# 2. `float64` computes everything in float64 and rounds once. In most numbers nothing shows. What is special about the numbers
-#    in which it does?
+# 1. Which of the mistakes that only cost bits does your machine hide? Would you rely on that?
+# 2. `float64` computes everything in float64 and rounds once. Most numbers are equal. What is special about the others?
 # 3. `tiles_from_chunk` and `all_queries_at_once` both read full blocks of keys from position 0. Which of the three rules of
 #    section 4 does each break?
 
 # %% [markdown] id="explore-text"
-# Which positions are hit, and how hard, on your machine? Above ordinary kernels, below aligned tiles. Try chunk 1 in float32 and
-# in bfloat16, and 16 against 17. Before you change the kernel to `x @ w`, say which chunk sizes will be clean.
+# Which positions differ, and by how much, on your machine? Above ordinary kernels, below aligned tiles. Try chunk 1 in
+# float32 and in bfloat16, and 16 against 17. Before you change the kernel to `x @ w`, say which chunk sizes will be
+# clean.
 
 # %% id="explore"
 from course_lib.widgets.ulps import explore_ulps
@@ -742,10 +748,10 @@ quiz("04_bits")
 # %% [markdown] id="end"
 # ## What you can do now
 #
-# - Say why no dtype is bit-identical by itself, and why a tolerance is no substitute for a comparison of bits.
-# - Count ulps, and say where two results part first.
+# - Say why no dtype gives equal bits by itself, and why a tolerance is no substitute for a comparison of bits.
+# - Count ulps, and say where two results first differ.
 # - Write a matrix product and an attention whose bits do not depend on the cut, without the N x N table.
 # - State the claim of `tile` with its conditions, and say why `exact` needs none of them.
 #
-# Up to here one request was computed, in whatever pieces. Who gets how much of each step is decided by the scheduler:
-# notebook 05.
+# Up to here one request was computed, in any pieces. The scheduler decides how many tokens of each request a step
+# computes: notebook 05.

@@ -9,10 +9,10 @@
 # %% [markdown] id="title"
 # # 05 The budget of a step
 #
-# A prompt may be cut into chunks. Who decides, step after step, how long each chunk is and who gets one? In this notebook
-# you take apart a scheduler that looks right and is not. Then you write one that is: it plans a step, and after the step
-# it notes what was really computed. At the end everybody's chunks and decodes run in one batch, and each user gets the same
-# tokens as alone.
+# A prompt may be cut into chunks. In each step the *scheduler* decides which requests get a chunk, and how long it is.
+# In this notebook you take apart a scheduler that looks right and is not. Then you write one that is: it plans a step,
+# and after the step it records what was really computed. At the end chunks and decodes of many requests run in one
+# batch, and each user gets the same tokens as alone.
 #
 # About 75 minutes. NumPy is enough; the pictures use matplotlib. Positions count from 0.
 #
@@ -20,9 +20,10 @@
 # *request* is one user's prompt and the answer to it. A server works in *steps*: one step is one run of the model over
 # some tokens of some requests. To compute a prompt's tokens is called *prefill*, and a *chunk* is a run of tokens of one
 # request that are computed in one step. A token leaves its *key* and *value* in the *KV cache* of its request; later tokens
-# look back at them. The last layer gives the *logits*, a score for each possible next token. A *decode* is a chunk of one:
-# the newest token of the answer, chosen by the step before, goes through the model and its logits choose the next. The
-# *budget* is the most tokens that a step may compute, decodes included.
+# look back at them. The last layer gives the *logits*, a score for each possible next token. A *decode* is a chunk of
+# one token: the newest token of the answer, chosen by the step before, goes through the model and its logits choose the
+# next. A request is *running* once a step has *admitted* it; until then it is *waiting*. The *budget*
+# (`max_num_batched_tokens`) is the largest number of tokens that a step may compute, decodes included.
 
 # %% id="setup"
 import copy
@@ -45,7 +46,7 @@ from course_lib.weights import seeded_model
 
 
 def decoding(number):
-    """A request whose prompt of 8 tokens is computed, and which has one token of its answer."""
+    """A request whose prompt of 8 tokens is computed, with one token of its answer."""
     return Request(number, [0] * 9, prompt_len=8, num_computed=8)
 
 
@@ -57,13 +58,13 @@ def waiting(number, tokens, computed=0):
 # %% [markdown] id="naive-text"
 # ## 1. A scheduler in about ten lines
 #
-# Here is one as it is often written first. `num_computed` is the number of a request's tokens whose
+# Here is a typical first version. `num_computed` is the number of a request's tokens whose
 # keys and values are in the cache. `decoding` is True for a request that streams: all its tokens but the newest are
-# computed. Decodes come first, since somebody watches each of them; then prompts, with what is left of the budget.
+# computed. Decodes come first, since a user watches each of them; then prompts, with what is left of the budget.
 
 # %% id="naive"
 def naive_step(requests, budget):
-    """Who is in the next step? Pairs (request id, tokens)."""
+    """The requests of the next step: pairs (request id, tokens)."""
     scheduled = [(r.id, 1) for r in requests if r.decoding]
     budget -= len(scheduled)
     for r in requests:
@@ -80,8 +81,8 @@ def naive_step(requests, budget):
 print(naive_step([decoding(0), decoding(1), waiting(2, 20)], budget=8))
 
 # %% [markdown] id="guess-text"
-# Two decodes and 6 tokens of the prompt: 8 in all, as it should be. Now 12 users decode and one prompt of 20 tokens waits.
-# The budget is 8.
+# Two decodes and 6 tokens of the prompt: 8 in all, as it should be. Now 12 users decode and a prompt of 20 tokens
+# waits. The budget is 8.
 
 # %% id="naive-picture"
 def draw_step(scheduled, title):
@@ -103,20 +104,20 @@ def draw_step(scheduled, title):
 draw_step([], "what is in the step?")
 
 # %% [markdown] id="guess-ask"
-# **Guess before you go on.** How many tokens does `naive_step` schedule? And who gets nothing, now and in every later step
-# while the 12 go on? Write a number, and "users" or "prompt" or "nobody". Nobody grades this; a guess on record makes the
-# answer stick.
+# **Guess before you go on.** How many tokens does `naive_step` schedule? And what gets nothing, now and in every later
+# step while the 12 decode? Write a number, and "users", "prompt" or "nothing". It is not graded; a recorded guess makes
+# the answer easier to remember.
 
 # %% id="guess"
 tokens_scheduled = None
-who_starves = None
+starves = None
 
 # %% id="guess-reveal"
 crowd = [*(decoding(i) for i in range(12)), waiting(12, 20)]
 got = naive_step(crowd, budget=8)
 total = sum(take for _, take in got)
 thoughts = {
-    8: "You took the subtraction for a limit. The budget is made smaller, and nobody asks whether it has run out.",
+    8: "You took the subtraction for a limit. The budget is made smaller, and no line checks whether it has run out.",
     13: "You gave the prompt one token in any case. What is left for it is 8 - 12 = -4.",
     20: "You gave the prompt what the budget would allow if decodes were free: 12 + 8.",
     32: "You added the whole prompt: 12 + 20.",
@@ -124,10 +125,10 @@ thoughts = {
 print(f"you said {tokens_scheduled}, and it is {total}")
 if tokens_scheduled != total:
     print(thoughts.get(tokens_scheduled, "Do the first two lines by hand: how long is the list, and what is the budget then?"))
-print(f"you said {who_starves!r}, and it is 'prompt'")
-if who_starves == "users":
+print(f"you said {starves!r}, and it is 'prompt'")
+if starves == "users":
     print("The decodes are not checked, so all 12 are in the step. What is left for the prompt is -4.")
-elif who_starves == "nobody":
+elif starves == "nothing":
     print("take is min(20, -4), which is below 1, in this step and in each that looks like it.")
 draw_step([f"user {i}" for i, _ in got], "12 decodes in a step of 8, and no prompt")
 assert total == 12 and all(i < 12 for i, _ in got)
@@ -138,12 +139,11 @@ assert total == 12 and all(i < 12 for i, _ in got)
 # %% [markdown] id="four-text"
 # ## 2. Four ways to fail
 #
-# **First: the budget goes below zero.** `budget -= ...` counts and does not enforce. What a step holds more than its budget
-# it must pay for with time, and on a GPU with memory that nobody has set aside. (A test for `budget == 0` would not help:
-# -4 is not 0.)
+# **First: the budget goes below zero.** `budget -= ...` counts and does not enforce. Tokens over the budget cost time,
+# and on a GPU memory that was not reserved. (A test for `budget == 0` would not help: -4 is not 0.)
 #
-# **Second: prefill starves.** While at least as many users decode as the budget holds, the prompt gets nothing. It is not
-# slow, it does not run at all.
+# **Second: prefill starves.** While the number of decodes is at least the budget, the prompt gets nothing. It is not
+# slow: it does not run at all.
 
 # %% id="four-starves"
 for budget in (8, 12, 13):
@@ -153,8 +153,8 @@ for budget in (8, 12, 13):
     assert (steps is None) == (budget <= 12)
 
 # %% [markdown] id="four-head-text"
-# **Third: a finished request blocks the queue.** Request 5 is finished, all its tokens are computed, and nobody has taken it
-# out of the list yet. Behind it waits a prompt of 20 tokens; nobody decodes, and the budget is 100.
+# **Third: a finished request blocks the queue.** Request 5 is finished, all its tokens are computed, and it is still in
+# the list. A prompt of 20 tokens waits after it; there are no decodes, and the budget is 100.
 #
 # **Guess:** how many tokens are scheduled?
 
@@ -165,20 +165,20 @@ behind_a_finished_one = None
 got = naive_step([waiting(5, 9, computed=9), waiting(6, 20)], budget=100)
 print(f"you said {behind_a_finished_one}, and it is {sum(take for _, take in got)}")
 if behind_a_finished_one == 20:
-    print("So it should be. But take is 0 for request 5, and the same line that asks for the budget asks for this.")
+    print("So it should be. But take is 0 for request 5, and the line that checks the budget stops for that too.")
 assert got == []
 
 # %% [markdown] id="four-head-after"
-# `take <= 0` has two reasons. If the *budget* is used up, nobody behind can have anything either: `break` is right. If *this
-# request* has nothing left to compute, those behind it still have: `continue`.
+# `take <= 0` has two reasons. If the *budget* is used up, no later request can have anything either: `break` is right.
+# If *this request* has nothing left to compute, later ones may still have: `continue`.
 #
-# (There is a third case, and it is a trap: a request whose whole prompt was found in the prefix cache, where requests share
-# the keys and values of equal beginnings. If all of it counts as computed, `continue` passes over it in every step, and it
-# never gets its first token, because no step computes its last prompt token and so no logits exist. So a hit is cut off at
-# `prompt_len - 1`: at least one token is left. Notebook 08 comes back to it.)
+# (The third case is a trap: a request whose whole prompt was found in the *prefix cache*, from which requests reuse
+# keys and values of equal beginnings. If all of it counts as computed, `continue` passes over it in every step, and it
+# never gets its first token: no step computes its last prompt token, so there are no logits. So a hit has at most
+# `prompt_len - 1` tokens, and at least one is left to compute. Notebook 08 comes back to it.)
 #
-# **Fourth: it notes what has not happened.** `r.num_computed += take` stands in the planner. Now suppose that the step
-# fails, say for lack of memory, and the server goes on with the next.
+# **Fourth: it records what has not happened.** `r.num_computed += take` stands in the planner. Now suppose that the
+# step fails, say for lack of memory, and the server goes on with the next.
 
 # %% id="four-fails"
 r = waiting(7, 40)
@@ -192,12 +192,12 @@ for number in range(4):
 assert r.num_computed == 40 and in_cache == 30 and naive_step([r], budget=10) == []
 
 # %% [markdown] id="four-after"
-# No error says so, but the prompt counts as computed while tokens 10 to 19 have no keys and no values. The next planner
-# starts behind them. Whoever attends to positions 10 to 19 now reads what happens to be there.
+# No error is raised, but the prompt counts as computed while tokens 10 to 19 have no keys and no values. The next plan
+# starts after them. Later tokens that attend to positions 10 to 19 read whatever is in the memory there.
 #
-# There is a relative of this mistake in `r.prompt_len - r.num_computed`. When memory runs short, a server *preempts* a
-# request: its keys and values are given up, and it waits again. Its tokens stay, those of its answer too. Then it must be
-# computed anew.
+# `r.prompt_len - r.num_computed` has a similar mistake. When memory runs short, the scheduler *preempts* a request: it
+# takes its keys and values away, puts it back into the waiting queue, and computes it again later. The request keeps
+# its tokens, those of the answer too.
 
 # %% id="four-preempted"
 r = Request(8, [0] * 25, prompt_len=20, num_computed=0)  # preempted: 20 of prompt, 5 of answer, nothing in the cache
@@ -208,30 +208,31 @@ print("after that step                ", r.num_computed, "computed; decoding:", 
 assert r.num_computed == 20 and not r.decoding and naive_step([r], 100) == []
 
 # %% [markdown] id="four-repair"
-# 20 tokens are recomputed, the 5 of the answer never: it neither decodes nor prefills any more, and at the head of the list
-# it blocks the others as well. Count all tokens instead: **`len(token_ids) - num_computed`** is what is left to compute
-# (`num_uncomputed`). It is the rest of the prompt during prefill, prompt and answer after a preemption, and 1 for a decode.
-# One formula covers all of them.
+# 20 tokens are recomputed, the 5 of the answer never: the request neither decodes nor prefills any more, and at the
+# head of the list it blocks the others as well. Count all tokens instead: **`len(token_ids) - num_computed`** is what
+# is left to compute (`num_uncomputed`). It is the rest of the prompt during prefill, prompt and answer after a
+# preemption, and 1 for a decode. One formula covers all of them.
 #
 # | failure | repair |
 # | --- | --- |
-# | the budget goes below zero | ask before each chunk, decodes too |
+# | the budget goes below zero | check before each chunk, decodes too |
 # | prefill starves | a budget that is larger than the number of decodes (section 3) |
 # | a finished request blocks the queue | pass over it; only a used-up budget ends the loop |
-# | a plan is noted as a fact | three parts: plan, compute, commit (section 4) |
+# | a plan is recorded as a fact | three parts: plan, compute, commit (section 4) |
 
 # %% [markdown] id="plan-text"
 # ## 3. Plan a step
 #
-# A plan is a tuple of `Chunk(request_id, start, stop)`: tokens start to stop - 1 of that request, by their positions in it.
-# Three *knobs* bound it:
+# A plan is a tuple of `Chunk(request_id, start, stop)`: the tokens at positions start to stop - 1 of that request.
+# Three *knobs* limit it:
 #
 # - `max_num_batched_tokens`, the budget: tokens in the step, of all requests together, decodes included;
 # - `max_chunk`, the cap: tokens of *one* request in the step; 0 means that there is no cap;
-# - `max_num_seqs`, the seats: requests that a step may serve. No more than that run at once.
+# - `max_num_seqs`: requests in the step. No more than that are running at once.
 #
-# The rule: decodes first; then the others in the order of the list; each gets as much as its own need, the cap and what is
-# left of the budget allow. A worked example, budget 16, no cap: two decodes, a prompt half done, and a new one.
+# The rule: decodes first; then the others in the order of the list; each gets the smallest of what it needs, the cap
+# and what is left of the budget. A worked example, budget 16, no cap: two decodes, a prompt half computed, and a new
+# one.
 
 # %% id="plan-example"
 requests = [waiting(4, 20, computed=11), decoding(0), decoding(1), waiting(6, 20)]
@@ -262,9 +263,10 @@ assert left == 0 and tuple(plan) == library.plan_step(requests, max_num_batched_
 # ### Two knobs, not one
 #
 # "A prompt of 2,000 tokens in chunks of 1,024 is cut 1,024 + 976." That is true only if 1,024 is the *cap*. In some servers
-# the chunk size *is* the budget of the step (Sarathi-Serve at 96f9911, for example), and then the decodes come off it.
+# the chunk size *is* the budget of the step (Sarathi-Serve at 96f9911, for example), and then the decodes are
+# subtracted from it.
 #
-# Fill in the first chunk of the 2,000 tokens in three servers, in place of None. Nobody grades it.
+# Fill in the first chunk of the 2,000 tokens in three servers, in place of None. It is not graded.
 
 # %% id="knobs-faded"
 first_chunk = {
@@ -279,9 +281,9 @@ truth = []
 for (name, yours), (budget, cap, users) in zip(first_chunk.items(), servers):
     r, sizes = waiting(users, 2_000), []
     while r.num_uncomputed:
-        everybody = [*(decoding(i) for i in range(users)), r]
+        batch = [*(decoding(i) for i in range(users)), r]
         knobs = {"max_num_batched_tokens": budget, "max_chunk": cap, "max_num_seqs": 64}
-        chunk = library.plan_step(everybody, **knobs)[-1]
+        chunk = library.plan_step(batch, **knobs)[-1]
         sizes.append(chunk.num_tokens)
         r.num_computed = chunk.stop
     truth.append(sizes)
@@ -291,13 +293,14 @@ for (name, yours), (budget, cap, users) in zip(first_chunk.items(), servers):
 assert truth == [[1_021, 979], [1_000, 1_000], [1_024, 976]]
 
 # %% [markdown] id="plan-exercise"
-# You may think that the budget keeps itself if everything is subtracted from it. It is kept by whoever asks *before* a
-# chunk is added.
+# You may think that subtracting every chunk from the budget is enough. The planner keeps it only if it checks *before*
+# it adds a chunk.
 #
 # ### Exercise 5.1: what does the next step compute?
 #
 # 15 minutes, difficulty 3 of 5, about ten lines. A request `r` has `r.id`, `r.num_computed`, `r.num_uncomputed` and
-# `r.decoding`. The checks run your plan on states from a seed: decoding, half done, preempted, finished, in any order.
+# `r.decoding`. The checks run your planner on requests drawn from a seed: decoding, half computed, preempted, finished,
+# in any order.
 
 # %% [markdown] id="plan-hints"
 # <details><summary>Hint 1: a direction</summary>
@@ -308,14 +311,16 @@ assert truth == [[1_021, 979], [1_000, 1_000], [1_024, 976]]
 # </details>
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# Two questions look alike. "Is anything left, and a seat?" ends the step. "Has this request anything to compute?" only passes
-# over it. And `min(..., max_chunk, ...)` with `max_chunk = 0` gives 0: `max_chunk or left` is the cap if there is one.
+# Two questions look alike. "Is budget left, and is the plan below `max_num_seqs`?" ends the step. "Has this request
+# anything to compute?" only passes over it. And `min(..., max_chunk, ...)` with `max_chunk = 0` gives 0:
+# `max_chunk or left` is the cap if there is one.
 #
 # </details>
 # <details><summary>Hint 3: nearly the code</summary>
 #
-# `for decoding in (True, False):` and in it `for request in requests:`. Return when `left <= 0` or the seats are taken. If
-# `request.decoding == decoding` and something is uncomputed: `take = min(request.num_uncomputed, max_chunk or left, left)`.
+# `for decoding in (True, False):` and in it `for request in requests:`. Return when `left <= 0` or the plan has
+# `max_num_seqs` chunks. If `request.decoding == decoding` and something is uncomputed:
+# `take = min(request.num_uncomputed, max_chunk or left, left)`.
 #
 # </details>
 
@@ -327,7 +332,7 @@ from course_lib.schedule.request import Chunk, Request
 # include course_lib.schedule.plan:plan_step
 
 # %% [markdown] id="plan-check-text"
-# The first check has no cap and seats for all. The second has both.
+# In the first check there is no cap and `max_num_seqs` never limits. In the second both do.
 
 # %% id="plan-check-budget" check="plan_step" group="budget" points=4
 check.plan_step(plan_step, group="budget")
@@ -336,12 +341,12 @@ check.plan_step(plan_step, group="budget")
 check.plan_step(plan_step, group="knobs")
 
 # %% [markdown] id="starve-text"
-# You can now say what any step computes. Put the failures of section 2 to your planner: the finished request in front, the
-# preempted one, and the crowd of 12 users at a budget of 8.
+# You can now say what any step computes. Try the failures of section 2 on your planner: the finished request in front,
+# the preempted one, and 12 users at a budget of 8.
 
 # %% id="starve"
-def plan_of(requests, budget, cap=0, seats=64):
-    return plan_step(requests, max_num_batched_tokens=budget, max_chunk=cap, max_num_seqs=seats)
+def plan_of(requests, budget, cap=0, max_num_seqs=64):
+    return plan_step(requests, max_num_batched_tokens=budget, max_chunk=cap, max_num_seqs=max_num_seqs)
 
 
 crowd = [*(decoding(i) for i in range(12)), waiting(12, 20)]
@@ -362,14 +367,13 @@ except ValueError as error:
     print("the course's scheduler refuses these knobs:", error)
 
 # %% [markdown] id="starve-after"
-# The budget holds, and now four users and the prompt starve: a plan can share out 8 tokens, and cannot make 13 of them. The
-# remedy is in the knobs. If the server never runs more requests than the budget has tokens (`max_num_seqs` is at most
-# `max_num_batched_tokens`), then every decode fits. And a prompt that runs has a seat itself, so the decodes are fewer than
-# the seats, and at least one token is left for it.
+# The budget holds, and now four users and the prompt starve: 8 tokens are not enough for 13 requests. The remedy is in
+# the knobs. If `max_num_seqs` is at most `max_num_batched_tokens`, every decode fits. And a running prompt counts in
+# `max_num_seqs` itself, so there are fewer decodes than `max_num_seqs`, and at least one token is left for it.
 #
-# That is what is true about "with chunks, a prompt of any length can be scheduled". It removes a failure, not only a delay,
-# but on two conditions: **the budget is larger than the number of decodes**, and **the memory for keys and values can hold
-# the whole prompt** and its answer. The course's scheduler refuses the request when the second does not hold.
+# So "with chunks, a prompt of any length can be scheduled" is true on two conditions: **the budget is larger than the
+# number of decodes**, and **the memory for keys and values can hold the whole prompt** and its answer. The course's
+# scheduler refuses a request that the memory can never hold.
 
 # %% [markdown] id="bound-text"
 # ### What bounds a user's wait?
@@ -393,37 +397,38 @@ for how_many in (1, 4):
     print(f"{how_many} waiting: {' + '.join(map(str, sizes))} = {sum(sizes):,} tokens, {gaps[how_many][1] / 1e3:.1f} ms (modelled, preset reference)")
 print(f"you said {tokens_in_the_step}, and with four it is {gaps[4][0]:,}")
 if tokens_in_the_step in (1_024, 1_025):
-    print("The cap is for each request. Four of them may have that much in the same step, up to the budget.")
+    print("The cap is for each request. Four of them may compute that much in the same step, up to the budget.")
 elif tokens_in_the_step == 4_097:
     print("The decode is in the budget too: the last prompt gets one token less.")
 assert gaps == {1: (1_025, 21_140), 4: (4_096, 76_418)} and round(76_418 / 21_140, 1) == 3.6
 
 # %% [markdown] id="bound-after"
-# **The budget bounds the gap, and the cap does not.** With one prompt the cap happens to be what is felt; with four, the step
-# is 3.6 times as long (modelled). The cap is there for something else: it keeps one long prompt from using up the budget
-# alone, so that prompts behind it begin in the same step.
+# **The budget bounds the gap, and the cap does not.** With one prompt the cap limits the step; with four, the step is
+# 3.6 times as long (modelled). The cap has another purpose: it keeps one long prompt from using up the budget alone, so
+# that later prompts begin in the same step.
 #
 # *I was off because ... (double-click to write here)*
 
 # %% [markdown] id="commit-text"
 # ## 4. Plan, compute, commit
 #
-# A step has three parts. It is *planned*, and nothing changes. It is *computed*, and that may fail. Only then is it
-# *committed*: `num_computed` advances, and tokens are handed out. If it failed, it is *aborted*, and everything is as before.
+# A step has three parts. It is *planned*, and nothing changes. It is *computed*, and that may fail. If it did not fail,
+# it is *committed*: `num_computed` advances, and requests get their tokens. If it failed, it is *aborted*, and
+# everything is as before.
 #
-# (vLLM 0.33.0 advances its number at the end of its `schedule()`. There it says what *will* be in the cache once the step has
-# run. That is a plan. It must not be read as a fact: whoever shares keys and values with others by it shares what may not
-# be there.)
+# (vLLM 0.33.0 advances its number at the end of its `schedule()`. The number then says what *will* be in the cache once
+# the step has run: a plan, not a fact. A prefix cache that relied on it would share keys and values that may not
+# exist.)
 #
-# Put the lines of one step in order. Five of these seven belong to it, two do not. Write their letters, for instance
+# Put the lines of one step in order. Five of these seven belong to it. Write their letters, for instance
 # `order = "ABCDE"`, and run the cell.
 #
 # - A: `logits = forward(plan)`
 # - B: `plan = plan_step(running + waiting, ...)`
 # - C: `except MemoryError: abort(state)`, or else `commit(state, sampled)`
 # - D: `for c in plan: requests[c.request_id].num_computed = c.stop`
-# - E: `begin(state, plan)`, which lets in those of the queue who have a chunk
-# - F: `commit(state, {})`, so that the numbers are right while the model runs
+# - E: `begin(state, plan)`, which admits the waiting requests that have a chunk
+# - F: `commit(state, {})`, to have the right numbers while the model runs
 # - G: `sampled = {each chunk's request: the token its last logits choose}`
 
 # %% id="parsons"
@@ -445,10 +450,10 @@ else:
     print("Those five, in another order: what does a line need that another makes?")
 
 # %% [markdown] id="first-text"
-# ### Who gets a token?
+# ### Which request gets a token?
 #
-# A prompt of 20 tokens runs in chunks of 12 and 8, in steps 0 and 1. Each chunk has logits of its last token. Then the
-# request decodes.
+# A prompt of 20 tokens runs in chunks of 12 and 8, in steps 0 and 1. The model gives the logits of each chunk's last
+# token. Then the request decodes.
 #
 # **Guess:** how many tokens of the answer exist when step 0 stops, when step 1 stops, and when step 2 stops?
 
@@ -469,30 +474,30 @@ for start, stop in ((0, 12), (12, 20), (20, 21)):
     exist.append(len(tokens) - 20)
 print(f"you said {answer_after}, and it is {exist}")
 if answer_after == [1, 2, 3]:
-    print("You took a token from every chunk. Position 12 is inside the prompt: its token is known, and the guess is thrown away.")
+    print("You took a token from every chunk. Position 12 is inside the prompt: its token is known, and the sampled one is discarded.")
 elif answer_after == [0, 0, 1]:
     print("The chunk that ends the prompt already chooses the answer's first token. It needs no decode.")
 elif answer_after == [12, 20, 21]:
-    print("Those are tokens computed. The answer's tokens come behind the prompt.")
+    print("Those are tokens computed. The answer's tokens come after the prompt.")
 assert exist == [0, 1, 2] and tokens[20:] == generate_alone(model, ids, 2)
 
 # %% [markdown] id="first-after"
-# Only a chunk that ends at its request's **newest token** gives a token, exactly one. For the user it means: the first token
-# is there when the step with the *last* chunk stops. The time up to then, from when the request came, is the *time to first
-# token*, TTFT. The step behind that is a decode and gives the *second* token. A decode always ends at the newest token, so it
+# Only a chunk that ends at its request's **newest token** gives a token, exactly one. So the user gets the first token
+# when the step with the *last* chunk stops. The time from the request's arrival until then is the *time to first
+# token*, TTFT. The next step is a decode and gives the *second* token. A decode always ends at the newest token, so it
 # always gives one.
 #
-# After a preemption the same rule holds: prompt and answer are computed again in chunks, and the one that ends at the newest
-# token gives *one* new token. Those that exist already are not chosen a second time.
+# After a preemption the same rule holds: prompt and answer are computed again in chunks, and the one that ends at the
+# newest token gives *one* new token. The tokens of the answer that exist are not chosen again.
 #
-# (Sampling after every chunk would do more harm than a wrong token. A sampler that counts or draws has then drawn too often,
+# (Sampling after every chunk does more harm than a wrong token. A sampler with a random state has then drawn too often,
 # and all later tokens change.)
 
 # %% [markdown] id="commit-example-text"
 # ### One step of a small server
 #
-# A worked example. `State` has the requests that wait, those that run, and the step that is open. Only the last step is left
-# undone: it is your exercise.
+# A worked example. `State` has the waiting requests, the running requests and the open step. The example stops before
+# the commit, which is your exercise.
 
 # %% id="commit-example"
 # The state of a small server: request 0 decodes, request 1 is in the middle of its prompt, request 2 waits.
@@ -505,22 +510,22 @@ state = State(waiting=[r2], running=[r0, r1])
 plan = library.plan_step((*state.running, *state.waiting), max_num_batched_tokens=6, max_chunk=2, max_num_seqs=4)
 print("plan    ", [(c.request_id, c.start, c.stop) for c in plan])
 
-# Step 2: open the step. Request 2 is let in; still nobody has advanced.
+# Step 2: open the step. Request 2 is admitted; no request has advanced yet.
 begin(state, plan)
-print("running ", [r.id for r in state.running], " let in:", state.admitted, " num_computed", [r.num_computed for r in (r0, r1, r2)])
+print("running ", [r.id for r in state.running], " admitted:", state.admitted, " num_computed", [r.num_computed for r in (r0, r1, r2)])
 
 # Step 3: compute. Each chunk's last logits choose a token: say 90 for request 0, 91 for request 1, 92 for request 2.
 sampled = {0: 90, 1: 91, 2: 92}
 
-# Step 4: which of them count? Those whose chunk ends at their newest token.
+# Step 4: which of them count? The token of each request whose chunk ends at its newest token.
 for c, r in zip(plan, (r0, r1, r2)):
     print(f"request {r.id}: chunk [{c.start}, {c.stop}) of {r.num_tokens} tokens {'gives ' + str(sampled[r.id]) if c.stop == r.num_tokens else 'gives nothing'}")
 assert [c.stop == r.num_tokens for c, r in zip(plan, (r0, r1, r2))] == [True, False, False]
 
 # %% [markdown] id="commit-exercise"
-# You may think that the sampled token is computed, since the model has just produced it. It is only *chosen*. Its key and
-# value are made when it goes through the model itself, in the next step: so `num_computed` is the chunk's stop, one less
-# than the tokens there are then.
+# You may think that the sampled token is computed, since the model has just produced it. It is only *chosen*. Its key
+# and value are computed in the next step. So `num_computed` is the chunk's stop, one less than the number of tokens
+# then.
 #
 # ### Exercise 5.2: the step was computed
 #
@@ -531,13 +536,14 @@ assert [c.stop == r.num_tokens for c, r in zip(plan, (r0, r1, r2))] == [True, Fa
 # %% [markdown] id="commit-hints"
 # <details><summary>Hint 1: a direction</summary>
 #
-# Two loops: over the chunks, to advance and to hand out tokens; then over the running requests, to see who is finished.
+# Two loops: over the chunks, to advance and to append tokens; then over the running requests, to find the finished
+# ones.
 #
 # </details>
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# Ask whether the chunk ends at the newest token *before* you append the sampled one; afterwards there is a newer one. And at
-# the end close the step: `state.chunks` is `()` and `state.admitted` is 0 again.
+# Check whether the chunk ends at the newest token *before* you append the sampled one; afterwards there is a newer one.
+# At the end close the step: `state.chunks` is `()` and `state.admitted` is 0 again.
 #
 # </details>
 # <details><summary>Hint 3: nearly the code</summary>
@@ -565,12 +571,12 @@ for r in (r0, r1, r2):
 print("finished", finished, " running", [r.id for r in state.running], " open", bool(state.chunks))
 
 # %% [markdown] id="abort-exercise"
-# Request 0 has its second token and is gone. If the step had failed instead?
+# Request 0 has its second token and is finished. And if the step had failed?
 #
 # ### Exercise 5.3: the step was not computed
 #
-# 5 minutes, difficulty 2 of 5, about four lines. Everything as it was before `begin`. What is there to take back? Not much:
-# no request has advanced. But some of them were let in.
+# 5 minutes, difficulty 2 of 5, about four lines. Restore everything as it was before `begin`. No request has advanced,
+# but some may have been admitted.
 
 # %% [markdown] id="abort-hints"
 # <details><summary>Hint 1: a direction</summary>
@@ -580,13 +586,14 @@ print("finished", finished, " running", [r.id for r in state.running], " open", 
 # </details>
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# They go to the *front* of the queue, in their old order. And when nobody was let in, `running[-0:]` is the whole list.
+# The admitted requests go to the *front* of the queue, in their old order. And when none was admitted, `running[-0:]`
+# is the whole list.
 #
 # </details>
 # <details><summary>Hint 3: nearly the code</summary>
 #
-# `first = len(state.running) - state.admitted`; what stands from `first` on belongs in front: `state.waiting[:0] = ...`, and is
-# deleted from `running`. Then close the step.
+# `first = len(state.running) - state.admitted`; the requests from `first` on go to the front,
+# `state.waiting[:0] = ...`, and are deleted from `running`. Then close the step.
 #
 # </details>
 
@@ -610,19 +617,19 @@ replanned = plan_of((*state.running, *state.waiting), 20)
 print("planned again, it is the same plan:", replanned == plan)
 
 # %% [markdown] id="abort-after"
-# A step can now fail at no cost but its time: the next plan is the same again. That is what it means that a plan is *pure*.
+# A failed step now costs only its time: the next plan is the same again. Planning is *pure*: it changes nothing.
 
 # %% [markdown] id="ragged-text"
-# ## 5. One forward for everybody
+# ## 5. One forward for all requests
 #
 # The chunks of a plan have different lengths, and they run in one forward: a *ragged* batch. All new tokens are stacked into
 # one list of *rows*. Four lists say all that the model needs:
 #
 # - `ids`: the token of each row;
-# - `positions`: where it stands in its own request;
+# - `positions`: its position in its request;
 # - `cu_q`: where each chunk's rows begin, and where the last one's end;
-# - `cu_k`: the same for the keys. A chunk's queries look at the keys of its own request: those before the chunk, which
-#   are in the cache, and the chunk's own.
+# - `cu_k`: the same for the keys. A chunk's queries look at the keys of its request: those before the chunk, which are
+#   in the cache, and those of the chunk.
 #
 # (`cu` is short for cumulative. Attention functions for ragged batches take the last two under such names: `cu_seqlens_q` and
 # `cu_seqlens_k` in flash-attn 2, `cu_seq_q` and `cu_seq_k` in torch 2.12.) A worked example with two chunks:
@@ -631,10 +638,10 @@ print("planned again, it is the same plan:", replanned == plan)
 tokens = {0: [40, 41, 42, 43, 44, 45], 1: [60, 61, 62, 63, 64, 65, 66, 67, 68]}
 example = (Chunk(0, 5, 6), Chunk(1, 2, 5))  # a decode, and three tokens in the middle of a prompt
 
-# Step 1: the rows: each chunk's own tokens, one chunk behind the other.
+# Step 1: the rows: each chunk's tokens, one chunk after the other.
 ids = tokens[0][5:6] + tokens[1][2:5]
 
-# Step 2: where does each stand, in its own request?
+# Step 2: the position of each in its request.
 positions = [5] + [2, 3, 4]
 
 # Step 3: how many rows has each chunk? Add them up from 0.
@@ -693,9 +700,9 @@ print("they are ", right_q, right_k)
 if three_cu_k[1] == 1:
     print("The decode has one row, but it looks at the keys of all 4 tokens of its request.")
 elif three_cu_k[1] == 3:
-    print("A token sees itself: 3 keys in the cache and its own.")
+    print("A token sees itself: 3 keys in the cache, and the key of the new token.")
 elif three_cu_k[1:3] == [4, 8]:
-    print("8 is the second chunk's own number of keys. Add what is before it: 4 + 8.")
+    print("8 is the number of keys of the second chunk alone. Add what is before it: 4 + 8.")
 draw_batch(three)
 assert right_q == [0, 1, 4, 6] and right_k == [0, 4, 12, 14]
 
@@ -712,8 +719,8 @@ assert right_q == [0, 1, 4, 6] and right_k == [0, 4, 12, 14]
 # </details>
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# A chunk brings `stop - start` rows, and it looks at `stop` keys: as many as its request has tokens up to there, and not as
-# many as the request has in all.
+# A chunk has `stop - start` rows, and it looks at `stop` keys: those of its request's tokens up to `stop`, not of all
+# its tokens.
 #
 # </details>
 # <details><summary>Hint 3: nearly the code</summary>
@@ -736,14 +743,15 @@ check.pack_ragged(pack_ragged, group="values")
 # %% [markdown] id="serve-text"
 # ### All of it together
 #
-# Here is a server from your four functions. Five requests share a budget of 16, a cap of 6 and four seats. Step 3 runs out of
-# memory in the middle of the model; before step 7 the request admitted last is preempted. The course supplies
-# `forward_ragged`, which runs the batch through the model, and `trim`, which forgets keys and values that a failed step has
-# left in a cache. (Stuck with one of the four? Put `from course_lib.schedule.plan import plan_step`, or
-# `from course_lib.lessons.nb05_budget import commit, abort, pack_ragged`, into a cell of your own, go on, and come back later.)
+# Here is a server made of your four functions. Five requests are served with a budget of 16, a cap of 6 and
+# `max_num_seqs` 4. Step 3 runs out of memory in the middle of the model; before step 7 the request admitted last is
+# preempted. The course supplies `forward_ragged`, which runs the batch through the model, and `trim`, which removes
+# keys and values that a failed step has left in a cache. (Stuck with one of the four? Put
+# `from course_lib.schedule.plan import plan_step`, or
+# `from course_lib.lessons.nb05_budget import commit, abort, pack_ragged`, into a new cell, go on, and come back later.)
 #
-# **Before you run it:** will the five answers be the same as when each request has the model to itself? The chunks are cut
-# anywhere, neighbours come and go, one step fails and one request is computed twice.
+# **Before you run it:** will the five answers be the same as when each request has the model to itself? The chunks are
+# cut anywhere, the other requests of the batch change, one step fails and one request is computed twice.
 
 # %% id="serve-guess"
 same_answers = None  # True or False
@@ -755,7 +763,7 @@ alone = [generate_alone(model, prompt, ANSWER) for prompt in PROMPTS]
 
 
 def serve(plan_step=plan_step, commit=commit, abort=abort, pack_ragged=pack_ragged, fail_at=(3,), preempt_at=(7,), say=False):
-    """Steps until everybody is finished: the requests, each one's cache at its last step, and who finished in order."""
+    """Steps until all are finished: the requests, each one's cache at its last step, and the order in which they finished."""
     requests = [Request(i, list(prompt), max_tokens=ANSWER) for i, prompt in enumerate(PROMPTS)]
     caches = {r.id: KVCache(C.num_layers, C.kv_heads, C.head_dim) for r in requests}
     state, order = State(waiting=list(requests)), []
@@ -794,8 +802,8 @@ print("\nyou said", same_answers, "and it is", answers == alone)
 assert answers == alone
 
 # %% [markdown] id="serve-after"
-# The tokens are equal. And the keys and values? Compare each request's cache with one pass over its prompt and answer (all
-# but the last token, which was chosen and never went through the model).
+# The tokens are equal. And the keys and values? Compare each request's cache with one pass over its prompt and answer
+# (without the last token, which was chosen but never computed).
 
 # %% id="serve-bits"
 equal = []
@@ -807,17 +815,15 @@ print("K and V of all layers equal to one pass, bit for bit:", equal)
 assert equal == [True] * 5
 
 # %% [markdown] id="engine-text"
-# Everybody's bits are those of one pass, because each row looks at its own request's keys alone, stands at its own position,
-# and no sum in this model depends on its neighbours. (In ordinary float32 the last bits would depend on the batch: notebook
-# 04.)
+# All bits are those of one pass, because each row looks only at the keys of its request, has its position there, and no
+# sum in this model depends on other rows. (In ordinary float32 the last bits would depend on the batch: notebook 04.)
 #
-# The course's engine is the same loop with a prefix cache, a queue, and memory in *blocks*: here 9 blocks of 4 tokens, so keys
-# and values for 36 tokens in all. It takes your planner in place of its own, and
-# really runs it:
+# The course's engine is the same loop with a prefix cache, a waiting queue, and memory in *blocks*: here 9 blocks of 4
+# tokens, so keys and values for 36 tokens in all. It runs your planner in place of its default:
 
 # %% id="engine"
 def run_engine(plan):
-    """The five requests in the real engine, with this planner. Memory is so short that somebody is preempted."""
+    """The five requests in the real engine, with this planner. Memory is so short that a request is preempted."""
     engine = Engine(model, num_blocks=9, block_size=4, max_num_batched_tokens=6, max_chunk=4, plan_step=plan,
                     enable_prefix_caching=False)
     requests = [engine.add_request(prompt, max_tokens=ANSWER) for prompt in PROMPTS]
@@ -833,16 +839,16 @@ assert generated == alone and any(r.preempted for r in records)
 # %% [markdown] id="break-text"
 # ## 6. Break it
 #
-# The course keeps wrong planners that people really write. First each plans four steps: the *crowd* (12 users and a prompt,
-# budget 8), the prompt *behind* a finished request, the one to be computed *again*, and the *four* prompts under a cap of
-# 1,024 and a budget of 4,096. The table has the tokens that it plans. Then it serves the five requests in the real engine,
-# which checks every plan before it computes anything.
+# The course has collected wrong planners that people really write. First each plans four steps: the *crowd* (12 users
+# and a prompt, budget 8), the prompt *behind* a finished request, the preempted one to be computed *again*, and the
+# *four* prompts under a cap of 1,024 and a budget of 4,096. The table has the tokens that it plans. Then it serves the
+# five requests in the real engine, which checks every plan before it computes anything.
 #
-# **Before you run it:** some run in the engine without a complaint. Can one of them change a token of an answer?
+# **Before you run it:** some run in the engine without an error. Can one of them change a token of an answer?
 
 # %% id="break-plans"
 def wrong(exercise, name):
-    """One of the wrong answers that the course keeps, as a function."""
+    """One of the course's collected wrong answers, as a function."""
     return EXERCISES[exercise].compile(EXERCISES[exercise].wrong_answer(name).source)
 
 
@@ -876,15 +882,15 @@ assert not any("OTHER" in said for said in engine_said.values())
 assert [n for n, said in engine_said.items() if "planned nothing" in said] == ["prompt_only", "whole_or_nothing"]
 
 # %% [markdown] id="break-plans-after"
-# 1. Those that run give the tokens as alone: a planner decides *when*, and in exact arithmetic never *what*.
-#    What can a wrong plan change, then?
-# 2. `unchecked_decodes` plans 12 tokens for the crowd, and does no harm in the engine, which has six seats and a budget of 6.
-#    What protects it?
+# 1. The planners that run give the same tokens as alone: a planner decides *when* a token is computed, and in exact
+#    arithmetic never *which*. What can a wrong plan change, then?
+# 2. `unchecked_decodes` plans 12 tokens for the crowd, and does no harm in the engine, where `max_num_seqs` and the
+#    budget are 6. What protects it?
 # 3. `negative_take` has 12 decodes and one chunk of -4 tokens, so its sum is 8. What must a test look at besides the sum?
-# 4. `no_cap` gives request 0 its first token two steps sooner. Who pays for it at once?
+# 4. `no_cap` gives request 0 its first token two steps sooner. Which requests pay for it at once?
 #
-# Now the wrong commits, aborts and batches, in your server. They go wrong *after* the plan, where nobody checks. This time
-# steps 0, 3 and 7 fail; step 0 is one that has let in three requests while two wait.
+# Now the wrong commits, aborts and batches, in your server. They go wrong *after* the plan, where nothing is checked.
+# This time steps 0, 3 and 7 fail; step 0 has admitted three requests while two wait.
 
 # %% id="break-rest"
 as_right = serve(fail_at=(0, 3, 7))[2]
@@ -909,9 +915,9 @@ assert outcome["pack_ragged", "positions_from_one"] == "no error, tokens as alon
 # %% [markdown] id="break-ask"
 # 1. `lost` and `keys_of_the_chunk` end without an error. What do their users see?
 # 2. `past_the_prompt` goes wrong for one request only. What happened to that request in this run?
-#    (`serve(fail_at=(0, 3, 7), say=True)` in a cell of your own shows it.)
+#    (`serve(fail_at=(0, 3, 7), say=True)` in a new cell shows it.)
 # 3. `positions_from_one` gives the tokens as alone. Are its keys those of one pass? (Notebook 03 has the reason.)
-# 4. A test that asks only whether everybody is *finished* finds which of these?
+# 4. Which of these does a test find that checks only whether all requests *finish*?
 
 # %% [markdown] id="explore-text"
 # ## 7. Step through it
@@ -919,10 +925,10 @@ assert outcome["pack_ragged", "positions_from_one"] == "no error, tokens as alon
 # Each bar is a step, and the dashed line is the budget. Move `step` to walk through them. Before you move another control, say
 # what will happen.
 #
-# 1. Users 12, budget 8, scheduler "unchecked decodes": who starves? And with `plan_step`?
+# 1. Users 12, budget 8, scheduler "unchecked decodes": what starves? And with `plan_step`?
 # 2. Raise the budget from 12 to 13. How long do the prompts take now?
 # 3. Four prompts, budget 48: which cap makes all of them begin in step 0? What happens to the highest bar?
-# 4. In which step is a prompt's first token there, and what is the height of the decodes in the step behind?
+# 4. In which step does a prompt get its first token, and how high are the decodes in the next step?
 
 # %% id="explore"
 from course_lib.widgets.budget import explore_budget
@@ -932,7 +938,7 @@ explore_budget()
 # %% [markdown] id="questions-text"
 # ## 8. Questions
 #
-# Six about this notebook, and two that bring back earlier ones. Answer from memory first.
+# Six about this notebook, and two about earlier ones. Answer from memory first.
 
 # %% id="questions"
 from course_lib.learner.quiz import quiz
@@ -942,10 +948,10 @@ quiz("05_budget")
 # %% [markdown] id="end"
 # ## What you can do now
 #
-# - Plan a step that keeps its budget whatever comes, and say who starves under which knobs.
-# - Say which of budget and cap bounds a user's gap, and how a prompt is cut under both.
-# - Separate plan, compute and commit, so that a step that fails costs nothing but time.
+# - Plan a step that always keeps its budget, and say which requests starve under which knobs.
+# - Say whether budget or cap bounds a user's gap, and how a prompt is cut under both.
+# - Separate plan, compute and commit, so that a failed step costs nothing but time.
 # - Say which chunk gives a token, and what a preempted request must compute again.
-# - Run chunks and decodes of many users in one batch, and show that nobody's bits change.
+# - Run chunks and decodes of many users in one batch, and show that no bit changes.
 #
 # How large should the budget be? A smaller one makes shorter gaps and later first tokens: notebook 06.

@@ -9,22 +9,22 @@
 # %% [markdown] id="title"
 # # 06 How small a chunk?
 #
-# A prompt can be cut, and a scheduler runs its chunks beside other users' decodes. **How small a chunk would you choose?**
-# In this notebook you measure waits so that a freeze cannot hide, sweep the chunk size, solve for the largest chunk that
-# keeps a target, and look into a GPU's step for what it costs to let decodes ride along. Then you see what the simple
-# model leaves out.
+# A scheduler runs the chunks of a prompt in steps with other users' decodes. **How small a chunk would you choose?** In
+# this notebook you report gaps so that a freeze shows, sweep the chunk size, solve for the largest chunk that keeps a
+# target, and compute what decodes cost in a GPU's step with a chunk. Then you see what the simple model leaves out.
 #
 # About 70 minutes. NumPy is enough; the pictures use matplotlib. Places and positions count from 0.
 #
 # The words that the notebook builds on: a server works in *steps*; one step is one run of the model over some tokens of some
 # requests. Computing a prompt's tokens is called *prefill*. A *chunk* is a run of a prompt's tokens that one step computes. A
 # *decode* gives one user whose answer is already *streaming* the next token, and reads the *keys and values* (K and V) of
-# that user's earlier tokens. The time from one token of a user to the next is a *gap*, or inter-token latency, *ITL*. The
-# time until a prompt's own first token is its *TTFT*. A step's *budget* is the largest number of tokens that it may hold;
-# `max_chunk` is the most that one prompt may have of it.
+# that user's earlier tokens. The time from one token of a user to the next is a *gap*, or inter-token latency, *ITL*.
+# The time until the first token of a prompt's answer is its *TTFT* (time to first token). A step's *budget*,
+# `max_num_batched_tokens`, is the largest number of tokens that it may compute; `max_chunk` is the most for one
+# request.
 #
-# All times are *modelled*: they come from formulas, and are the same on every machine. Some constants were fitted to somebody's
-# measurements; the text says which. Nothing is measured in this notebook.
+# All times are *modelled*: they come from formulas, and are the same on every machine. Some constants were fitted to
+# published measurements; the text says which. Nothing is measured in this notebook.
 
 # %% id="setup"
 import matplotlib.pyplot as plt
@@ -42,9 +42,9 @@ assert (m.fixed_us, m.prefill_us_per_token, m.decode_us) == (2_600, 18, 108)
 # %% [markdown] id="open-text"
 # ## 1. How small a chunk would you choose?
 #
-# 24 users stream. A prompt of 8,192 tokens comes, and each step takes one chunk of it and a decode for every user. Below are
-# three chunk sizes. A box is a step, as wide and as high as it is long; hatched: it computes prompt tokens. The users get
-# their tokens where a step ends. The dashed line is a *target*: no gap longer than 50 ms.
+# 24 users stream. A prompt of 8,192 tokens comes, and each step has one chunk of it and a decode for every user. Below
+# are three chunk sizes. A box is a step; its width and height are its duration; hatched: it computes prompt tokens. The
+# users get their tokens where a step ends. The dashed line is a *target*: no gap longer than 50 ms.
 
 # %% id="open-picture"
 def draw_steps(chunks):
@@ -68,18 +68,18 @@ def draw_steps(chunks):
 draw_steps([128, 1_024, 8_192])
 
 # %% [markdown] id="guess-text"
-# **Guess before you go on.** Nobody grades this; a guess on record makes the answer stick.
+# **Guess before you go on.** It is not graded; a recorded guess makes the answer easier to remember.
 #
 # 1. What is the largest chunk that keeps every gap at 50 ms or below? Write a number of tokens.
-# 2. P99 is the gap that 99 of 100 gaps do not exceed. Take 120 gaps of one user, and one such prompt that comes
-#    while they pass. Sketch the P99 of these 120 gaps, in ms, for five chunk sizes.
+# 2. P99 is the gap that 99 of 100 gaps do not exceed. Take 120 gaps of one user, during which one such prompt comes.
+#    Sketch the P99 of these 120 gaps, in ms, for five chunk sizes.
 
 # %% id="guess"
 largest_chunk = None
 p99_ms = {128: None, 1_024: None, 2_048: None, 4_096: None, 8_192: None}
 
 # %% [markdown] id="guess-hold"
-# Section 4 answers the first. Here is the second: your sketch, P99, and the longest gap.
+# Section 4 answers the first question. Here is the second: your sketch, P99, and the longest gap.
 
 # %% id="guess-reveal"
 def window(chunk, gaps=120):
@@ -104,24 +104,24 @@ ax.set(xlabel="chunk, tokens", ylabel="ms (modelled)", xscale="log", xticks=size
 ax.legend()
 plt.show()
 if mine and p99_ms[8_192] is not None and p99_ms[8_192] > 100:
-    print("You said that P99 sees the freeze of the whole prompt. It is one gap of 120, and P99 leaves one in a hundred out.")
+    print("You said that P99 shows the freeze of the whole prompt. It is one gap of 120, and P99 leaves one in a hundred out.")
 elif mine and all(y == mine[0][1] for _, y in mine):
-    print("You said that P99 is the same for all. It rises with the chunk, as long as more than one gap in a hundred is a chunk's.")
+    print("You said that P99 is the same for all. It rises with the chunk while more than one gap in a hundred comes from a chunk.")
 if mine and any(abs(y - p99[c] / 1e3) > 5 for c, y in mine):
     print("Why were you off? Write it down in the next cell.")
 assert list(p99.values()) == [7_496, 23_624, 42_056, 78_920, 5_192]
 assert [longest[c] for c in sizes] == [7_496, 23_624, 42_056, 78_920, 152_648]
 
 # %% [markdown] id="guess-why"
-# By P99 alone the best server does not cut at all. That is no reason to believe it: it is a reason to distrust P99 alone.
+# By P99 alone the best server does not cut at all. So P99 alone is not enough.
 #
 # *I was off because ... (double-click to write here)*
 
 # %% [markdown] id="itl-text"
-# ## 2. What did the users wait?
+# ## 2. How long did the users wait?
 #
-# Many gaps are told in three numbers: P50, P99 and the longest. Two of them are ranks. *Nearest rank* means: sort the gaps, and
-# take the smallest one that at least so many in a hundred do not exceed. It is always a gap that somebody really waited.
+# Three numbers summarize many gaps: P50, P99 and the longest. P50 and P99 are taken by *nearest rank*: sort the gaps,
+# and take the smallest one that at least 50, or 99, in a hundred do not exceed. It is always one of the gaps.
 #
 # A worked example with ten gaps, and P75.
 
@@ -132,7 +132,7 @@ gaps = [5, 5, 24, 5, 6, 5, 24, 5, 24, 7]
 ordered = sorted(gaps)
 print("sorted  ", ordered)
 
-# Step 2: how many of them are 75 in a hundred? Of 10 gaps 7.5, and at least that many means 8.
+# Step 2: how many of them are 75 in a hundred? Of 10 gaps 7.5, so at least 8.
 rank = -(-75 * len(gaps) // 100)  # // rounds down, and with the two minus signs it rounds up
 print("rank    ", rank)
 
@@ -141,8 +141,8 @@ print("P75     ", ordered[rank - 1])
 assert ordered[rank - 1] == 24 and sum(gap <= 24 for gap in gaps) >= 7.5 > sum(gap < 24 for gap in gaps)
 
 # %% [markdown] id="itl-exercise"
-# You may think that P99 shows every stall, since a stall is the worst there is. But it leaves one gap in a hundred out, and
-# a single stall among 100 gaps or more is just that one.
+# You may think that P99 shows every stall, since a stall is the longest gap. But it leaves one gap in a hundred out,
+# and a single stall among 100 gaps or more is that one.
 #
 # ### Exercise 6.1: P50, P99 and the longest
 #
@@ -156,8 +156,8 @@ assert ordered[rank - 1] == 24 and sum(gap <= 24 for gap in gaps) >= 7.5 > sum(g
 # </details>
 # <details><summary>Hint 2: what is usually missed</summary>
 #
-# The rank is rounded up, and it counts from 1: P99 of 100 gaps has rank 99 and index 98. `np.percentile` mixes two neighbours
-# unless it is told otherwise.
+# The rank is rounded up, and it counts from 1: P99 of 100 gaps has rank 99 and index 98. `np.percentile` interpolates
+# between two neighbours by default.
 #
 # </details>
 # <details><summary>Hint 3: nearly the code</summary>
@@ -182,26 +182,26 @@ for count, stalls in ((99, 1), (100, 1), (120, 1), (120, 2), (1_000, 10), (1_000
     print(f"{stalls:2} of {count:5,} gaps are stalls:  P50 {p50 / 1e3:5.1f}   P99 {p99_us / 1e3:5.1f}   longest {most / 1e3:5.1f} ms")
 
 # %% id="itl-numbers"
-assert lesson.itl([quiet] * 99 + [stall]) == (5_192, 5_192, 155_248)  # P99 says 5.2 ms, and somebody waited 155 ms
+assert lesson.itl([quiet] * 99 + [stall]) == (5_192, 5_192, 155_248)  # P99 says 5.2 ms, and a user waited 155 ms
 assert lesson.itl([quiet] * 98 + [stall]) == (5_192, 155_248, 155_248)  # among fewer than 100 gaps it shows
 assert lesson.itl([quiet] * 118 + [stall] * 2) == (5_192, 155_248, 155_248)
 
 # %% [markdown] id="itl-after"
-# You can now say how long users wait in a way that hides nothing: P99 *and* the longest, over enough gaps, with enough long
-# prompts among them.
+# You can now report waits without hiding a freeze: P99 *and* the longest, over enough gaps, with enough long prompts
+# among them.
 
 # %% [markdown] id="sweep-text"
 # ## 3. Sweep the chunk size
 #
-# What does a chunk size give, and what does it take? A worked example with a prompt of 70 tokens, a chunk of 30, 2 users, and
-# easier costs.
+# What does a chunk size gain, and what does it cost? A worked example with a prompt of 70 tokens, a chunk of 30, 2
+# users, and easier costs.
 
 # %% id="sweep-example"
 from course_lib.cost.linear import LinearCost
 
 small = LinearCost(fixed_us=100, prefill_us_per_token=2, decode_us=10)
 
-# Step 1: how much of the prompt is in each step? The last one has what is left.
+# Step 1: how many prompt tokens are in each step? The last one has the rest.
 parts = [30, 30, 10]
 assert sum(parts) == 70
 
@@ -220,23 +220,23 @@ print("prefill          ", 70 * 1_000_000 // sum(steps), "tokens per second")
 assert steps == [180, 180, 140] and 70 * 1_000_000 // sum(steps) == 140_000
 
 # %% [markdown] id="sweep-exercise"
-# You may think that smaller is smoother and costs nothing, since the prompt's tokens are the same. But each step pays its
-# fixed part, and decodes that ride in more steps are more decodes.
+# You may think that smaller is smoother and costs nothing, since the prompt's tokens are the same. But each step pays
+# its fixed part, and more steps have more decodes.
 #
-# ### Exercise 6.2: what each chunk size gives and takes
+# ### Exercise 6.2: what each chunk size gains and costs
 #
 # 10 minutes, difficulty 2 of 5, about five lines. The five steps of the example, for each of several chunk sizes.
 
 # %% [markdown] id="sweep-hints"
 # <details><summary>Hint 1: where to begin</summary>
 #
-# Write it for one chunk size first. `range(0, prompt, chunk)` gives the place in the prompt at which each step begins.
+# Write it for one chunk size first. `range(0, prompt, chunk)` gives the position at which each step's chunk begins.
 #
 # </details>
 # <details><summary>Hint 2: what is usually missed</summary>
 #
-# The last step has `prompt - start` tokens if that is less than `chunk`. A chunk longer than the prompt is one step of the
-# whole prompt. And the decodes are in every step.
+# The last step has `prompt - start` tokens if that is less than `chunk`. With a chunk longer than the prompt there is
+# one step. And the decodes are in every step.
 #
 # </details>
 # <details><summary>Hint 3: nearly the code</summary>
@@ -283,17 +283,17 @@ plt.show()
 
 # %% [markdown] id="sweep-after"
 # You can now draw this trade for any prompt and any cost. (On the command line: `python -m course_lib sweep --out sweep.png`.)
-# Look at the P99 of the largest chunks: it says that they are fine. Below 512 tokens you pay much TTFT for little smoothness. Above 4,096 you pay much smoothness for little TTFT. Between, it is
-# a matter of your target.
+# Look at the P99 of the largest chunks: by P99 they are fine. Below 512 tokens you pay much TTFT for slightly shorter
+# gaps. Above 4,096 you pay much longer gaps for slightly less TTFT. Between, your target decides.
 #
-# Two servers that do not cut are compared with: the *mixed* baseline computes the whole prompt in one step with the decodes, the
-# *exclusive* one computes it alone while the decodes wait. These are the numbers that the course is built on, the last with
-# 32,768 tokens:
+# There are two servers without chunks to compare with: the *mixed* baseline computes the whole prompt in one step with
+# the decodes, the *exclusive* one computes it alone while the decodes wait. These numbers recur in the course; the last
+# line is for 32,768 tokens:
 
 # %% id="sweep-numbers"
 line = chunked(m, PROMPT, USERS, 1_024)
 print(f"worst stall {line.worst_stall_us:,} us, TTFT {line.ttft_us:,} us, {line.steps_over_target(TARGET_US)} steps over 50 ms")
-print(f"decode throughput {line.decode_tok_per_s:,} tokens per second (the prompt's 8 steps and 5 of decodes behind them)")
+print(f"decode throughput {line.decode_tok_per_s:,} tokens per second (the prompt's 8 steps and 5 of decodes after them)")
 long_prompt = chunked(m, 32_768, USERS, 1_024).worst_stall_us
 gain = {name: of(m, 32_768, USERS).worst_stall_us / long_prompt for name, of in [("mixed", mixed_baseline), ("exclusive", exclusive_baseline)]}
 print(f"at 32,768 tokens: {gain['mixed']:.2f} times shorter than in the mixed baseline, {gain['exclusive']:.2f} than in the exclusive one")
@@ -312,29 +312,30 @@ one_chunk_gap = None
 whole = mixed_baseline(m, PROMPT, USERS)
 print(f"you said {one_chunk_gap}, and it is {whole.worst_stall_us:,} us")
 thoughts = {
-    150_056: "That is the prompt alone. A step with a chunk has the decodes in it, and they add 24 x 108 us.",
+    150_056: "That is the prompt alone. A step with a chunk has the decodes too, and they add 24 x 108 us.",
     155_248: "That is the exclusive baseline: the decodes wait, and the next step's 5,192 us come on top.",
 }
 if one_chunk_gap not in (None, 152_648):
-    print(thoughts.get(one_chunk_gap, "One step holds it all: 2,600 + 18 x 8,192 + 108 x 24."), "Why were you off?")
+    print(thoughts.get(one_chunk_gap, "It is all one step: 2,600 + 18 x 8,192 + 108 x 24."), "Why were you off?")
 assert chunked(m, PROMPT, USERS, PROMPT) == whole and whole.worst_stall_us == 152_648
 assert exclusive_baseline(m, PROMPT, USERS).worst_stall_us == 155_248
 
 # %% [markdown] id="whole-after"
-# A chunk as long as the prompt is the *mixed* baseline, step for step: the users get one token with the giant step. In the
-# *exclusive* one the prompt runs alone and they get it one step later. So "the largest chunk is the same as no chunking" is
-# right if the server without chunking also mixes.
+# A chunk as long as the prompt is the *mixed* baseline, step for step: the users get a token at the end of the prompt's
+# step. In the *exclusive* one the prompt runs alone and they get it one step later. So "the largest chunk is the same
+# as no chunking" is right only if the server without chunking also mixes.
 
 # %% [markdown] id="knee-text"
 # ## 4. The largest chunk that keeps the target
 #
-# Prefer the largest chunk whose step still meets the target: more would break it, and less would only cost. It is called the
-# *knee*. You need not search for it: a step's time is a straight line in its tokens, so it can be solved for.
+# The largest chunk whose step still meets the target is called the *knee*: a larger one misses the target, and a
+# smaller one costs TTFT. You need not search for it: a step's time is linear in its tokens, so you can solve for the
+# chunk.
 #
 # A worked example at the easier cost: 2 users, target 190 us.
 
 # %% id="knee-example"
-# Step 1: what is gone before the first prompt token? The fixed part and the decodes.
+# Step 1: what is used before the first prompt token? The fixed part and the decodes.
 gone = small.fixed_us + small.decode_us * 2
 
 # Step 2: what is left of the target, and how many tokens is that?
@@ -359,7 +360,7 @@ assert small.step_us(35, 2) <= 190 < small.step_us(36, 2)
 # </details>
 # <details><summary>Hint 2: what is usually missed</summary>
 #
-# Round down with `//`, and keep the result from going below 0. A step that takes exactly the target meets it.
+# Round down with `//`, and return at least 0. A step that takes exactly the target meets it.
 #
 # </details>
 # <details><summary>Hint 3: nearly the code</summary>
@@ -382,7 +383,7 @@ print(f"you guessed {largest_chunk}, and the largest chunk is {knee:,}")
 print(f"{m.step_us(knee, USERS):,} us with {knee:,} tokens, {m.step_us(knee + 1, USERS):,} us with one more")
 if isinstance(largest_chunk, int) and largest_chunk != knee:
     took = m.step_us(max(largest_chunk, 1), USERS) / 1e3
-    print(f"Your chunk's step takes {took:.1f} ms: " + ("over the target." if took > 50 else "it keeps the target, and a larger one would too."))
+    print(f"Your chunk's step takes {took:.1f} ms: " + ("over the target." if took > 50 else "it keeps the target, and so does a larger one."))
     if largest_chunk == (TARGET_US - m.fixed_us) // m.prefill_us_per_token:
         print("You left out the decodes, or the fixed part. (They are nearly equal here, so both give this number.)")
 for users in (0, 24, 100, 400, 500):
@@ -393,14 +394,14 @@ assert knee == 2_489 and lesson.pick_chunk(TARGET_US, 500, m) == 0
 # You can now answer "how small?" with one number, for any target.
 #
 # Is the knee then the best chunk? Compare 2,048 with 2,560 in your sweep: 4 steps both, the same TTFT, and 42.1 ms against
-# 51.3. A larger chunk that does not save a step only makes the steps uneven. The same with 2,489.
+# 51.3. A larger chunk that does not save a step only makes the steps uneven. So does 2,489.
 #
 # Fill in the blanks in place of None: how should 8,192 tokens be cut, if no chunk may be longer than 2,489? This is not graded;
 # the cell says what fits.
 
 # %% id="even-faded"
 steps_needed = None  # Step 1: at most 2,489 tokens each, how many steps do 8,192 tokens take?
-even_chunk = None  # Step 2: as many steps, and all of them as long as each other: how many tokens each?
+even_chunk = None  # Step 2: as many steps, all equally long: how many tokens each?
 even_gap_us = None  # Step 3: how long is such a step with the 24 decodes? m.step_us(..., ...) says it
 
 # %% id="even-reveal"
@@ -419,8 +420,8 @@ assert {row[1:3] for row in (at_knee, even, too_large)} == {(4, 168_224)}
 assert (at_knee[3], even[3], too_large[3]) == (49_994, 42_056, 51_272)
 
 # %% [markdown] id="even-after"
-# The same steps, the same TTFT, and gaps 8 ms shorter than at the knee. So: solve for the knee, count the steps, and cut
-# evenly.
+# The same number of steps, the same TTFT, and gaps 8 ms shorter than at the knee. So: solve for the knee, count the
+# steps, and cut evenly.
 #
 # ### Chunk or budget?
 #
@@ -453,14 +454,15 @@ assert four_prompts(4_120, 1_024) == m.step_us(4_096, USERS) == 78_920
 assert four_prompts(1_048, 1_024) == four_prompts(1_048, 0) == m.step_us(1_024, USERS) == 23_624
 
 # %% [markdown] id="budget-after"
-# A step is full when its *budget* is: the budget bounds the gap, and `max_chunk` only shares it out. Set the budget to your
-# knee plus the decodes, both for the *most* users who may stream at once: a decode takes one token of the budget and costs as
-# much as six.
+# The *budget* bounds the step, and so the gap; `max_chunk` only divides it among prompts. Set the budget to your knee
+# plus the decodes, both for the *largest* number of users who may stream at once: a decode takes one token of the
+# budget and costs as much as six.
 #
 # ### A whole workload
 #
-# The last step of choosing is to try it. Below, 150 requests come at random, with prompts of up to 32,768 tokens (half of them
-# below 1,024), and the real scheduler serves them on a clock. `itl` is yours: it takes the gaps of all requests together.
+# Finally, try your choice. Below, 150 requests come at random, with prompts of up to 32,768 tokens (half of them
+# below 1,024), and the real scheduler serves them on a clock. `itl` is your function, here over the gaps of all
+# requests together.
 
 # %% id="workload"
 from course_lib.cost.workload import Lengths, Poisson
@@ -477,23 +479,25 @@ for budget in (256, 1_024, 2_048, 4_096, 8_192):
 assert kept[2_048][1] > 2 * kept[8_192][1] and kept[8_192][2] > 3 * kept[2_048][2]
 
 # %% [markdown] id="workload-after"
-# From 2,048 to 8,192 P99 *falls*, since fewer gaps are long ones, and the longest grows to nearly four times as much. Somebody who
-# compares these by P99 alone takes 8,192, with the longest freezes. (256 has the lowest P99 of all, and the longest TTFT.)
+# From 2,048 to 8,192 P99 *falls*, since fewer gaps are long ones, and the longest grows to nearly four times as much.
+# By P99 alone one would choose 8,192 of these, with the longest freezes. (256 has the lowest P99 of all, and the
+# longest TTFT.)
 
 # %% [markdown] id="ride-text"
 # ## 5. Decodes ride along
 #
-# Why mix at all? Because decodes are cheaper in a step that runs anyway. In the reference preset 24 decodes add 2,592 us to a
-# prompt's step and take 5,192 us alone, twice as much. Is that how a GPU does it?
+# Why mix at all? Because decodes are cheaper in a step that runs anyway: they *ride along*. In the reference preset 24
+# decodes add 2,592 us to a prompt's step and take 5,192 us alone, twice as much. Is that so on a GPU?
 #
-# To multiply a step's tokens with the model's weights, a GPU reads all weights from its memory, and computes. It does both at
-# the same time, so **the slower one counts**: this is called a *roofline*. Reading takes as long for one token as for a
-# thousand. Computing grows with the tokens.
+# To multiply a step's tokens with the model's weights, a GPU reads all weights from its memory, and computes. It does
+# both at the same time, so **the slower one counts**: this model is called a *roofline*. Reading takes as long for one
+# token as for a thousand. Computing grows with the tokens.
 #
-# After that comes attention. Each decode reads the K and V of its own tokens so far, its *context*, and nobody shares that.
+# After that comes attention. Each decode reads the K and V of its request's tokens so far, its *context*, which is not
+# shared.
 #
-# Below is Llama 3 8B on an H100, from data sheet and config file. (80% of the bandwidth and 70% of the arithmetic are assumed
-# to be reached; the cost of the prompt's own attention and a step's fixed part are left out here.)
+# Below is Llama 3 8B on an H100, from data sheet and config file. (We assume that it reaches 80% of the bandwidth and
+# 70% of the arithmetic, and leave out the prompt's attention and a step's fixed part.)
 
 # %% id="ride-hardware"
 from course_lib.cost.devices import DEVICES, MODELS
@@ -517,7 +521,7 @@ read = hw.weight_bytes / hw.bytes_per_us
 multiply = hw.flops_per_token * 24 / hw.flops_per_us
 print(f"reading the weights {read:7,.0f} us, computing {multiply:5,.0f} us: the slower one counts")
 
-# Step 3: each decode reads its own context, after that.
+# Step 3: after that, each decode reads its context.
 kv_read = hw.kv_bytes_per_token * 24 * 1_024 / hw.bytes_per_us
 print(f"reading 24 contexts {kv_read:7,.0f} us")
 print(f"the step            {max(read, multiply) + kv_read:7,.0f} us")
@@ -539,7 +543,7 @@ joins_us = None
 # %% [markdown] id="ride-hints"
 # <details><summary>Hint 1: where to begin</summary>
 #
-# Compute the three times of the example separately. Two of them overlap, and one comes on top.
+# Compute the three times of the example separately. Two of them overlap, and the third is added.
 #
 # </details>
 # <details><summary>Hint 2: what is usually missed</summary>
@@ -577,11 +581,11 @@ for chunk, context in ((128, 128), (1_024, 128), (1_024, 1_024), (1_024, 4_096))
     print(f"roofline, chunk {chunk:5,}   {context:7,}      {alone:6,}               {beside:6,}   {alone / beside:5.1f}")
 print(f"\nyou said {joins_us}: with a context of 1,024 beside a chunk of 1,024 it is about 1,700")
 if joins_us == 0:
-    print("They ride free on the weights. Their contexts they read themselves, and the processor is busy already.")
+    print("They add no reading of weights. But they read their contexts, and the processor is busy already.")
 elif joins_us == 500:
-    print("That is their arithmetic. Their contexts come on top.")
+    print("That is their arithmetic. Reading their contexts is added.")
 elif joins_us == 6_800:
-    print("That is what they take alone. Beside the chunk nobody reads the weights again for them.")
+    print("That is what they take alone. Beside the chunk the weights are not read again for them.")
 
 # %% id="ride-numbers"
 assert m.step_us(0, USERS) == 5_192 and m.step_us(PROMPT, USERS) - m.step_us(PROMPT, 0) == 2_592
@@ -591,12 +595,12 @@ print(f"24 contexts of 4,096 tokens are {contexts / 1e9:.1f} GB: {contexts / DEV
 assert round(contexts / 1e9, 1) == 12.9 and round(contexts / DEVICES["h100"].memory_bytes_per_s * 1e3, 1) == 3.8
 
 # %% [markdown] id="ride-after"
-# You can now say what a step takes on any GPU of which you have the data sheet. A decode rides along on the weights, and while
-# contexts are short the gain is far larger than 2: 9 times beside a chunk of 1,024, and 38 times beside one of 128, where the
-# processor has nothing better to do. But a decode reads its own K and V all the same. With contexts of 4,096 tokens that is
-# most of what it costs, and the ratio is 2 again.
+# You can now compute a step's time on any GPU from its data sheet. Decodes share the reading of the weights, and while
+# contexts are short the gain is far larger than 2: 9 times beside a chunk of 1,024, and 38 times beside one of 128,
+# where the processor is mostly idle. But each decode still reads its K and V. With contexts of 4,096 tokens that is
+# most of its cost, and the ratio is 2 again.
 #
-# This also says how small a chunk is too small. Draw the time of a step over its tokens:
+# This also shows when a chunk is too small. Plot the time of a step over its tokens:
 
 # %% id="ridge-picture"
 tokens = np.arange(1, 1_101)
@@ -612,9 +616,9 @@ plt.show()
 assert int(ridge) == 277 and lesson.roofline(64, 0, 0, hw) == lesson.roofline(256, 0, 0, hw)
 
 # %% [markdown] id="ridge-after"
-# Left of the corner a chunk of 64 takes as long as one of 256: the GPU waits for the weights, and three quarters of the prompt's
-# progress are given away. In this model a step with fewer tokens than the corner, decodes
-# included, is no shorter. (The reference preset has no corner, so your sweep showed 9.8 and 7.5 ms for 256 and 128.)
+# Left of the corner a chunk of 64 takes as long as one of 256: the GPU waits for the weights, and the prompt makes a
+# quarter of the progress. In this model a step with fewer tokens than at the corner, decodes included, is no shorter.
+# (The reference preset has no corner, so your sweep showed 9.8 and 7.5 ms for 256 and 128.)
 #
 # ### Is it the same work?
 #
@@ -641,7 +645,7 @@ for prompt, chunk in ((8_192, 8_192), (8_192, 1_024), (32_768, 1_024), (32_768, 
 truth = {"pairs": False, "weight bytes": True, "K and V bytes": True}
 print("you said", grows)
 if any(grows[name] is not None and grows[name] != truth[name] for name in truth):
-    print("The pairs stay, since each token sees what it always saw. The weights are read in each step, and a chunk reads")
+    print("The pairs stay, since each token sees the same tokens. The weights are read in each step, and a chunk reads")
     print("all K and V that earlier chunks left. Why were you off?")
 assert work_of_prompt(8_192, 1_024)[0] == work_of_prompt(8_192, 8_192)[0] == 8_192 * 8_193 // 2
 assert round(work_of_prompt(8_192, 1_024)[1] - work_of_prompt(8_192, 8_192)[1]) == 105
@@ -649,13 +653,13 @@ assert [round(work_of_prompt(*cut)[2], 1) for cut in ((8_192, 1_024), (32_768, 1
 
 # %% [markdown] id="work-after"
 # "The total work is the same" holds for the arithmetic, and not for the bytes. Eight steps read the weights eight times: 105 GB
-# more. With chunks of 1,024 that reading hides behind the arithmetic; below the corner it does not. And 32,768 tokens in chunks
-# of 256 read 273 GB of K and V again.
+# more. With chunks of 1,024 that reading overlaps with the longer arithmetic; below the corner it does not. And 32,768
+# tokens in chunks of 256 read 273 GB of K and V again.
 #
 # ### Does it raise the throughput?
 #
-# You may think that mixing, since decodes ride along, serves more tokens per second. That depends on what you compare with. Compute
-# the same prompt and 13 tokens for each user, in three ways:
+# You may think that mixing serves more tokens per second, since decodes ride along. That depends on the baseline.
+# Compute the same prompt and 13 tokens for each user, in three ways:
 
 # %% id="throughput"
 chunks = sum(chunked(m, PROMPT, USERS, 1_024).gap_us)  # 8 steps with a chunk, 5 of decodes alone
@@ -668,14 +672,14 @@ assert chunks == mixed == 214_952 and round(100 * (exclusive / chunks - 1), 1) =
 
 # %% [markdown] id="throughput-after"
 # 1.2% more than the exclusive baseline, and nothing over the mixed one. A stall-free scheduler promises that decodes never
-# stall. It does not promise throughput; that is won only where decodes would otherwise have had steps of their own.
+# stall. It does not promise throughput; that grows only where the decodes would otherwise run in separate steps.
 
 # %% [markdown] id="line-text"
 # ## 6. What a straight line leaves out
 #
-# In the reference preset a prompt token costs the same wherever it stands. Really it attends to all tokens before it. A
-# second preset, reference-attention, has 15 us for a prompt token and 0.74 ns for each *pair* of a token and one that it sees.
-# For 8,192 tokens the two nearly agree.
+# In the reference preset a prompt token costs the same at every position. In reality it attends to all tokens before
+# it. A second preset, reference-attention, has 15 us for a prompt token and 0.74 ns for each *pair* of a token and one
+# that it sees. For 8,192 tokens the two nearly agree.
 #
 # **Guess:** in it, how many times as long as the first chunk does the last one take, of 32,768 tokens in chunks of 1,024?
 
@@ -701,7 +705,7 @@ for name in ("reference", "reference-attention"):
 ratio = found["reference-attention", 32_768][2] / found["reference-attention", 32_768][1]
 print(f"\nyou said {last_over_first}, and it is {ratio:.2f}")
 if last_over_first == 1:
-    print("That is the straight line, in which a chunk costs the same wherever it stands.")
+    print("That is the straight line, in which a chunk costs the same at every position.")
 elif isinstance(last_over_first, (int, float)) and last_over_first > 10:
     print("The pairs of the last chunk are 63 times those of the first. But the matrix products cost the same for each chunk.")
 
@@ -721,19 +725,19 @@ for prompt in (8_192, 32_768):
 assert round(even_at) == 30_633
 
 # %% [markdown] id="line-after"
-# So a step is not constant, and two sentences that you often hear do not come from one model. "25 times shorter" is the linear
-# one's, and there 32,768 tokens take 0.59 s. "Close to a second" is the other's, 0.89 s, and there the gain is about 20. No single
-# setting gives both. Neither is a measurement.
+# So a step's time is not constant, and two common sentences do not come from one model. "25 times shorter" is from the
+# linear one, in which 32,768 tokens take 0.59 s. "Close to a second" is from the other, 0.89 s, in which the gain is
+# about 20. No single setting gives both. Neither is a measurement.
 #
-# The knee moves too: 2,489 for any prompt in the linear model, but 2,322 for 8,192 tokens and 1,176 for 32,768 in the other. A
-# chunk that keeps the target at the beginning of a long prompt breaks it at the end. (Sarathi-Serve, one of the systems that
-# brought chunked prefill, can therefore make chunks smaller as the prompt goes on.)
+# The knee moves too: 2,489 for any prompt in the linear model, but 2,322 for 8,192 tokens and 1,176 for 32,768 in the
+# other. A chunk that keeps the target at the beginning of a long prompt misses it at the end. (Sarathi-Serve, one of
+# the systems that brought chunked prefill, can therefore make chunks smaller as the prompt goes on.)
 
 # %% [markdown] id="stairs-text"
 # ### Stairs
 #
-# There is a second thing that a line leaves out. A GPU multiplies matrices in *tiles*, often of 128 rows, a row for each token.
-# **Guess:** how much longer than 128 tokens do 136 take in the matrix products of a layer, in percent?
+# A straight line leaves out one more thing. A GPU multiplies matrices in *tiles*, often of 128 rows, a row for each
+# token. **Guess:** how much longer than 128 tokens do 136 take in the matrix products of a layer, in percent?
 
 # %% id="stairs-guess"
 percent_longer = None
@@ -754,7 +758,7 @@ for tokens in (128, 136, 256, 1_000, 1_024, 1_048):
 jump = 100 * (layer_us(136) / layer_us(128) - 1)
 print(f"you said {percent_longer}%, and it is {jump:.0f}%")
 if isinstance(percent_longer, (int, float)) and percent_longer < 10:
-    print("136 is 6% more than 128. But 8 tokens over the edge need a second row of tiles, computed like a full one.")
+    print("136 is 6% more than 128. But the 8 tokens over 128 need a second row of tiles, computed like a full one.")
 elif isinstance(percent_longer, (int, float)) and percent_longer > 80:
     print("Twice the tiles are not twice the time: the weights are read once, and processors that were idle take some of them.")
 
@@ -770,20 +774,20 @@ plt.show()
 assert round(jump) == 51 and 1.01 * layer_us(1_024) > layer_us(1_000) and layer_us(1_048) > 1.1 * layer_us(1_024)
 
 # %% [markdown] id="stairs-after"
-# What counts is all tokens of the step: a chunk of 1,024 and 24 decodes are 1,048, one stair higher than a chunk of 1,000 with
-# the same decodes. So choose the *budget* on the edge of a stair, and let the decodes have their part of it.
+# All tokens of the step count: a chunk of 1,024 and 24 decodes are 1,048, one stair higher than a chunk of 1,000 with
+# the same decodes. So choose a *budget* at the edge of a stair; the decodes are part of it.
 
 # %% [markdown] id="break-text"
 # ## 7. Break it
 #
-# The course keeps wrong answers that people really write. First, ways to count waits, on three windows of 120 gaps of a user: the
-# prompt whole (mixed), in chunks of 4,096, and in chunks of 1,024.
+# The course has collected wrong answers that people really write. First, wrong ways to summarize waits, on three
+# windows of 120 gaps of a user: the prompt whole (mixed), in chunks of 4,096, and in chunks of 1,024.
 #
 # **Before you run it:** which wrong way says the same as the right one in all three?
 
 # %% id="break-itl"
 def wrong(exercise, name):
-    """One of the wrong answers that the course keeps, as a function."""
+    """One of the course's collected wrong answers, as a function."""
     return EXERCISES[exercise].compile(EXERCISES[exercise].wrong_answer(name).source)
 
 
@@ -800,7 +804,7 @@ assert wrong("itl", "stalls_dropped")(window(8_192)) == (5_192, 5_192, 5_192)
 
 # %% [markdown] id="break-ask"
 # 1. `stalls_dropped` calls the longest gap an outlier and leaves it out. What does it say of a server that does not cut?
-# 2. `rank_rounded_down` misses two stalls in 120 gaps. In a list of how many gaps would it be right?
+# 2. `rank_rounded_down` misses two stalls in 120 gaps. For how many gaps would it be right?
 # 3. `one_rank_too_high` is right in all three. Which number of gaps shows it?
 #
 # Now the wrong ways to pick a chunk, each run on the server: 24 users, 8,192 tokens, target 50 ms.
@@ -817,21 +821,21 @@ assert verdict["whole_tiles"] == verdict["strictly_below"] == "as good" and verd
 assert wrong("pick_chunk", "below_zero")(TARGET_US, 500, m) == -367
 
 # %% [markdown] id="break-after"
-# Several are as good here, because 2,489 and 2,200 both need 4 steps. One prompt length cannot tell them apart. `at_least_one`
-# and `below_zero` are right here, and wrong when the decodes alone are over the target: with 500 users `below_zero` says -367,
-# and what would a scheduler do with that?
+# Several are as good here, because 2,489 and 2,200 both need 4 steps: one prompt length does not separate them.
+# `at_least_one` and `below_zero` are right here, and wrong when the decodes alone exceed the target: with 500 users
+# `below_zero` gives -367. What would a scheduler do with that?
 
 # %% [markdown] id="explore-text"
 # ## 8. Try other settings
 #
-# A bar is a step, as wide and as high as it is long; the dots below it are the users' tokens, the star is the prompt's first. The
-# line above has the read-outs, and the sentence below says what the setting shows. Before you move a control, say what will
-# happen.
+# A bar is a step; its width and height are its duration. The dots below it are the users' tokens, the star is the
+# prompt's first. The line above has the numbers, and the sentence below says what the setting shows. Before you move a
+# control, say what will happen.
 #
 # 1. Make the chunk 8,192, as long as the prompt. Then turn chunking off. What changes?
-# 2. Chunks of 128: what is most of each bar? What happens to the star?
+# 2. Chunks of 128: what takes most of each step? What happens to the star?
 # 3. Put 7,168 tokens into the prefix cache. (They were computed for an earlier prompt with the same beginning, and only the rest
-#    is computed.) Is there anything left to cut?
+#    is computed.) Is there still something to cut?
 # 4. A prompt of 32,768 tokens, attention on: where is the longest gap now, and what is the largest chunk that keeps 50 ms?
 # 5. A target of 5 ms: with how many users does no chunk keep it?
 
@@ -843,7 +847,7 @@ explore_simulator()
 # %% [markdown] id="questions-text"
 # ## 9. Questions
 #
-# Six about this notebook, and two that bring back earlier ones. Answer from memory first.
+# Six about this notebook, and two about earlier ones. Answer from memory first.
 
 # %% id="questions"
 from course_lib.learner.quiz import quiz
@@ -854,9 +858,9 @@ quiz("06_tradeoff")
 # ## What you can do now
 #
 # - Report waits so that a freeze shows: P99 and the longest, over enough gaps.
-# - Draw what a chunk size gives and takes, solve for the largest that keeps a target, and cut evenly below it.
-# - Say what decodes cost that ride along, what chunking reads again, and why it is no promise of throughput.
+# - Plot what a chunk size gains and costs, solve for the largest that keeps a target, and cut evenly below it.
+# - Say what decodes cost beside a chunk, what chunking reads again, and why it does not promise throughput.
 # - Say what a linear model leaves out: attention that grows, and tiles.
 #
-# A chunk can only make what must be computed smoother. Some of it need not be computed at all, because somebody else's prompt
-# began in the same way: notebook 07.
+# Chunks only spread the work of a prompt over steps. Some of it need not be done at all, because another request's
+# prompt has the same beginning: notebook 07.

@@ -10,22 +10,23 @@
 # # 07 What two prompts share
 #
 # Two users talk to the same assistant. Their prompts begin with the same 5,000 tokens, the *system prompt* that the
-# operator puts in front of everybody's text. **What is computed twice, and stored twice?** In this notebook you build a
-# *prefix cache*, which keeps the beginnings of earlier prompts: how a beginning is recognised, who holds which memory, what may
-# be thrown away, and what must never be handed out. Your table then runs in the course's real engine, and the keys and values
-# that a request takes from it equal freshly computed ones in every bit.
+# operator puts in front of every user's text. **What is computed twice, and stored twice?** In this notebook you build
+# a *prefix cache*, which keeps the beginnings of earlier prompts: how a beginning is recognised, which request uses
+# which block, what may be evicted, and what must never be shared. Your table then runs in the course's real engine, and
+# the keys and values that a request finds there equal freshly computed ones in every bit.
 #
 # About 75 minutes. NumPy is enough; the pictures use matplotlib. Places and positions count from 0.
 #
 # The words that the notebook builds on: a language model reads *tokens*, numbers that stand for pieces of text. A *request*
-# is one user's text, the *prompt*, and its answer. In each of its *layers* the model makes a *key* and a *value* (K and V)
-# for every token; a later token *attends* to those of all tokens before it, so they are kept in the *KV cache*. To compute a prompt's
-# tokens is called *prefill*; it can be cut into *chunks*, one for each *step* of the server. The step that computes the
-# prompt's last token gives *logits*, a score for each possible next token, and so the first token of the answer.
+# is one user's text, the *prompt*, and its answer. In each of its *layers* the model computes a *key* and a *value* (K
+# and V) for every token; a later token *attends* to those of all tokens before it, so they are kept in the *KV cache*.
+# To compute a prompt's tokens is called *prefill*; it can be cut into *chunks*, one for each *step* of the server. The
+# step that computes the prompt's last token gives *logits*, a score for each possible next token, and so the first
+# token of the answer.
 #
 # The KV cache is a pool of *slots*, each for one token, in *blocks* of 16 or so. A request's *block table* lists its blocks in
 # token order: with blocks of 16, the token at position 20 stands in the table's block 1, slot 4. A block is *full* when all of
-# its slots are written. Tokens of a new request whose K and V are there already are its *hit*.
+# its slots are written. Tokens of a new request whose K and V are in the pool already are its *hit*.
 
 # %% id="setup"
 import random
@@ -51,9 +52,9 @@ SHARED = 5_000  # tokens of the system prompt
 # %% [markdown] id="twice-text"
 # ## 1. What is stored twice?
 #
-# User 1 sends 7,000 tokens and user 2 sends 5,600. The first 5,000 are the same. A token's K and V depend on the token, its
-# position and the tokens before it, and on nothing behind it. So for the first 5,000 tokens user 2 needs the very same numbers
-# that user 1 has. Each row is a user's block table; hatched is what both have.
+# User 1 sends 7,000 tokens and user 2 sends 5,600. The first 5,000 are the same. A token's K and V depend on the token,
+# its position and the tokens before it, and on no later token. So for the first 5,000 tokens user 2 needs exactly the
+# numbers that user 1 has. Each row is a user's block table; the hatched part is the same.
 
 # %% id="twice-picture"
 fig, ax = plt.subplots(figsize=(10, 2.4))
@@ -67,18 +68,18 @@ ax.set_yticks([0, 1], ["user 1", "user 2"])
 plt.show()
 
 # %% [markdown] id="twice-guess-text"
-# **Guess before you go on.** The server keeps full blocks of 16 tokens, and finds again whatever user 1 left. How many of
-# its tokens does user 2 get without computing them? Write a number in place of None. Nobody grades this; a guess on record makes
-# the answer stick.
+# **Guess before you go on.** The server keeps full blocks of 16 tokens, and finds all that user 1's request filled. How
+# many of user 2's tokens need not be computed? Write a number in place of None. It is not graded; a recorded guess
+# makes the answer easier to remember.
 
 # %% id="twice-guess"
 hit_tokens = None
 
 # %% id="twice-reveal"
 thoughts = {
-    5_000: "5,000 is what the two prompts share. But the 313th block holds 8 shared tokens and 8 of user 1's own.",
-    5_008: "You rounded up. The block in which the prompts part also holds user 1's own tokens.",
-    5_600: "User 2's own text stands in nobody's cache.",
+    5_000: "5,000 is what the two prompts share. But the 313th block holds 8 shared tokens and 8 of user 1's text.",
+    5_008: "You rounded up. The block in which the prompts first differ also holds tokens of user 1's text.",
+    5_600: "The rest of user 2's text is in no cache.",
     0: "You may think that K and V belong to a user. They belong to a beginning of a text.",
 }
 print("block   full shared blocks   tokens that hit   user 2 computes positions")
@@ -97,15 +98,16 @@ assert found == {1: 5_000, 8: 5_000, 16: 4_992, 256: 4_864}
 # *I was off because ... (double-click to write here)*
 
 # %% [markdown] id="twice-after"
-# The usual sentence, "a shared beginning of 5,000 tokens hits 5,000 tokens", is right with blocks of 1 or 8, which divide
-# 5,000, if the prompt goes on behind it. With 16 it is 4,992.
+# The usual sentence, "a shared beginning of 5,000 tokens hits 5,000 tokens", is right with blocks of 1 or 8, which
+# divide 5,000, if the prompt is longer than that. With 16 it is 4,992.
 #
-# The first position that user 2 computes is 4,992. Counted from 1 that is "token 4,993". Texts about servers mix the two
-# ways of counting; in this course a position counts from 0, and *a hit of n tokens means that computing goes on at position n*.
+# The first position that user 2 computes is 4,992. Counted from 1 that is "token 4,993". Texts about servers mix the
+# two ways of counting; in this course positions count from 0, and *after a hit of n tokens computing goes on at
+# position n*.
 #
-# A hit is not free. The tokens that are left still attend to all that hit, and a shared block still takes its place in memory,
-# once for all who share it. If a prompt of 7,000 tokens hits 5,000, counted in tokens and in attention's *pairs*, of a token and one
-# that it sees:
+# A hit is not free. The other tokens still attend to all of it, and a shared block still takes memory, once for all
+# requests that share it. Here is a hit of 5,000 in a prompt of 7,000, counted in tokens and in attention's *pairs* of a
+# token and one that it sees:
 
 # %% id="twice-cost"
 pairs = lambda tokens: tokens * (tokens + 1) // 2  # noqa: E731
@@ -118,9 +120,9 @@ assert (round(100 * tokens_saved, 1), round(100 * pairs_saved, 1), kv_bytes) == 
 # %% [markdown] id="hash-text"
 # ## 2. By what is a block found?
 #
-# The server must see quickly which blocks hold a new prompt's beginning. By what should a block be found? By its 16 tokens?
-# A letter below is a block of 16 tokens. Five prompts come one after another, each when the one before has ended, into a pool in
-# which nothing is ever thrown away. The last has one token behind its three blocks.
+# The server must find the blocks of a new prompt's beginning quickly. By what should a block be found? By its 16
+# tokens? A letter below is a block of 16 tokens. Five prompts come one after another, each when the one before has
+# finished, into a pool from which nothing is evicted. The last has one token after its three blocks.
 #
 # **Guess:** how many *blocks* hit, for each?
 
@@ -129,12 +131,12 @@ blocks_hit = {"ABCD": None, "ABEF": None, "XBCD": None, "ABCD again": None, "ABC
 
 # %% id="trace-reveal"
 def tokens_of(letters, more=0):
-    """16 tokens for each letter, and `more` behind them."""
+    """16 tokens for each letter, and `more` after them."""
     return [token for letter in letters for token in [ord(letter)] * 16] + [1] * more
 
 
 traces = {"ABCD": 0, "ABEF": 0, "XBCD": 0, "ABCD again": 0, "ABC and a token": 0}
-manager = CacheManager(30, 16, library.PrefixIndex())  # the engine's own
+manager = CacheManager(30, 16, library.PrefixIndex())  # the engine's
 for number, name in enumerate(traces):
     letters, _, more = name.partition(" ")
     request = Request(number, tokens_of(letters, more=1 if more == "and a token" else 0))
@@ -144,7 +146,7 @@ for number, name in enumerate(traces):
     manager.release(request)
     traces[name] = len(hit)
 thoughts = {
-    "XBCD": "B, C and D are in the cache, but behind A. Here they stand behind X, and that is another text.",
+    "XBCD": "B, C and D are in the cache, but after A. Here they stand after X, and that is another text.",
     "ABCD again": "All four are there. But then nothing would be computed, and there would be no logits: the last block is computed again.",
     "ABC and a token": "One token is left to compute, and it is enough.",
     "ABEF": "A hit is a beginning: A and B.",
@@ -157,9 +159,9 @@ assert list(traces.values()) == [0, 2, 0, 3, 3]
 # %% [markdown] id="parent-text"
 # ### Why is XBCD a miss?
 #
-# You may think that B's block holds B's keys and values, so that it serves wherever B comes up. Look at the K and V of the same 16
-# tokens, at the same positions, behind A and behind X, in the course's small model of three layers. Its arithmetic, *exact*, never
-# rounds a sum: what differs below is no rounding.
+# You may think that B's block, with B's keys and values, is right wherever B occurs. Look at the K and V of the same 16
+# tokens, at the same positions, after A and after X, in the course's small model of three layers. Its arithmetic,
+# *exact*, never rounds a sum, so the differences below are not rounding.
 
 # %% id="parent-kv"
 model = seeded_model("tiny", arith="exact")
@@ -173,10 +175,10 @@ for layer in range(3):
 assert [equal[layer, "k"] and equal[layer, "v"] for layer in range(3)] == [True, False, False]
 
 # %% [markdown] id="chain-text"
-# Layer 0 makes K and V before any attention has happened. From layer 1 on they also carry what B's tokens saw of the text before
-# them. So a block must be found by its *whole beginning*. The trick is a chain: a *hash* is a short number made from a long text,
-# such that nobody finds two texts with the same one. A block's hash is made of its parent's hash and its own tokens, and the
-# parent's hash stands for all before it.
+# Layer 0 computes K and V before any attention. From layer 1 on they also depend on the text that B's tokens saw before
+# them. So a block must be found by its *whole beginning*. A chain of hashes does that: a *hash* is a short number
+# computed from a long text, such that two texts with the same hash cannot be found in practice. A block's hash is
+# computed from its parent's hash and its tokens, and the parent's hash stands for all the text before.
 #
 # A worked example for ABC, with a toy hash that is short enough to read:
 
@@ -190,7 +192,7 @@ a = toy_hash("", tokens_of("A"))
 # Step 2: each next block takes the hash before it as its parent.
 b = toy_hash(a, tokens_of("B"))
 c = toy_hash(b, tokens_of("C"))
-# Step 3: the same tokens behind another beginning.
+# Step 3: the same tokens after another beginning.
 print(a, b, c, "   and B behind X:", toy_hash(toy_hash("", tokens_of("X")), tokens_of("B")))
 assert toy_hash(toy_hash("", tokens_of("X")), tokens_of("B")) != b
 
@@ -198,13 +200,14 @@ assert toy_hash(toy_hash("", tokens_of("X")), tokens_of("B")) != b
 # ### Exercise 7.1: the hash of a block
 #
 # 5 minutes, difficulty 2 of 5, one or two lines. `pack("<3q", 5, 6, 7)` makes 24 bytes: three numbers of 8 bytes each, in
-# *little-endian* order. `hashlib.sha256(text).digest()` makes the 32 bytes of a text's SHA-256, for which nobody has found two texts
-# with one hash. Bytes are joined with `+`.
+# *little-endian* order. `hashlib.sha256(text).digest()` makes the 32 bytes of a text's SHA-256, for which no two texts
+# with one hash are known. Bytes are joined with `+`.
 
 # %% [markdown] id="hash-hints"
 # <details><summary>Hint 1: a direction</summary>
 #
-# One call of SHA-256 over one text. What must be in the text so that two blocks with different beginnings differ?
+# One call of SHA-256 over one text. What must be in the text so that blocks with different beginnings get different
+# hashes?
 #
 # </details>
 # <details><summary>Hint 2: the step that is usually missed</summary>
@@ -229,14 +232,14 @@ from struct import pack
 check.block_hash(block_hash, group="values")
 
 # %% [markdown] id="root-text"
-# Equal hash now means equal beginning, if nobody can make two texts with one hash. Where somebody can, a stranger's prompt may be
-# served another user's block (vLLM's GHSA-rm76-4mrf-v9r8). SHA-256 is vLLM's default
-# since 0.10.2; before that it was Python's `hash`.
+# Equal hashes now mean equal beginnings, unless an attacker can make two texts with one hash. Then a prompt may be
+# served another user's block (vLLM's GHSA-rm76-4mrf-v9r8). SHA-256 is vLLM's default since 0.10.2; before that it was
+# Python's `hash`.
 #
-# The first block's parent is the *root*, and it can say for whom the cache is. If all
-# share one cache, a stranger can send a guess of your prompt and see by the time to the first token whether it hits (reported for
-# vLLM as CVE-2025-46570). With a *salt* in the root, which the server gives to each tenant, prompts of different tenants share
-# nothing: no other code changes.
+# The first block's parent is the *root*, and it can say to whom the cache belongs. If all users share one cache, one
+# user can send a guess of another's prompt and see by the time to the first token whether it hits (reported for vLLM as
+# CVE-2025-46570). With a *salt* for each tenant in the root, prompts of different tenants share nothing: no other code
+# changes.
 
 # %% id="root"
 def hashes_of(token_ids, block_size, root):
@@ -248,15 +251,15 @@ def hashes_of(token_ids, block_size, root):
     return chain
 
 
-roots = {who: library.root_hash([("salt", who)]) for who in ("tenant 7", "tenant 8")}
-chains = {who: hashes_of(tokens_of("ABC"), 16, root) for who, root in roots.items()}
+roots = {tenant: library.root_hash([("salt", tenant)]) for tenant in ("tenant 7", "tenant 8")}
+chains = {tenant: hashes_of(tokens_of("ABC"), 16, root) for tenant, root in roots.items()}
 print("equal hashes of two tenants:", sum(x == y for x, y in zip(*chains.values())), "of 3")
 assert hashes_of(tokens_of("ABC"), 16, roots["tenant 7"]) == chains["tenant 7"]
 assert not set(chains["tenant 7"]) & set(chains["tenant 8"])
 
 # %% [markdown] id="measured-text"
-# What does a look-up cost? This is *measured*, here and now, on the machine that runs this notebook; it will say something
-# else tomorrow. 7,000 tokens, blocks of 16, a table that knows the first 312 blocks.
+# What does a look-up cost? This is *measured* on the machine that runs this notebook, and varies from run to run. 7,000
+# tokens, blocks of 16, a table that has the first 312 blocks.
 
 # %% id="measured"
 ids = [(7 * i * i + 3 * i) % 50_000 for i in range(7_000)]
@@ -281,17 +284,17 @@ print(f"measured: {best_ms(lambda: known.match(chain)):.2f} ms to find {len(know
 assert len(chain) == 437 and len(known.match(chain)) == 312
 
 # %% [markdown] id="table-text"
-# You can now say by what a block is found. A hit costs a chain of hashes and a look-up, instead of a prefill.
+# A hit costs a chain of hashes and a look-up, instead of a prefill.
 #
 # ## 3. The table
 #
 # The *prefix cache* is a table from hashes to blocks. (This is how vLLM keeps it. "A radix tree keyed by hashes", as one often
 # reads, mixes up two designs: the tree is SGLang's, it needs no hashes, and section 6 builds it.)
 #
-# Four things are asked of it. `publish`: this block is now found by that hash. `match`: which blocks hold the longest beginning?
-# `forget`: this block is about to be overwritten. `block in cache`: can this block be found at all? Two requests that compute the
-# same beginning at the same time make two copies of a block. Both are kept, and the first published is found; when it is
-# forgotten, the other is.
+# It has four operations. `publish`: this block is now found by that hash. `match`: which blocks hold the longest
+# beginning? `forget`: this block is about to be overwritten. `block in cache`: can this block be found at all? Two
+# requests that compute the same beginning at the same time make two copies of a block. The table keeps both. `match`
+# gives the copy published first; when that is forgotten, it gives the other.
 #
 # **Guess:** blocks 1, 2 and 3 are published for the chain h0, h1, h2. Block 2 is forgotten. Which blocks does `match([h0, h1,
 # h2])` give?
@@ -306,7 +309,7 @@ for block, value in enumerate((b"h0", b"h1", b"h2"), 1):
 table.forget(2)
 print("you said", found_behind_a_gap, "and it is", table.match([b"h0", b"h1", b"h2"]))
 if found_behind_a_gap == [1, 3]:
-    print("Block 3 is there and useless: a request goes on computing behind its hit, so the hit has no holes.")
+    print("Block 3 is there and useless: a request computes everything after its hit, so the hit has no holes.")
 elif found_behind_a_gap == []:
     print("Block 1 still holds the beginning.")
 assert table.match([b"h0", b"h1", b"h2"]) == [1]
@@ -314,7 +317,8 @@ assert table.match([b"h0", b"h1", b"h2"]) == [1]
 # %% [markdown] id="table-exercise"
 # ### Exercise 7.2: find, publish, forget
 #
-# 9 minutes, difficulty 2 of 5, one to six lines for each method. Two dictionaries or lists do it, one for each direction.
+# 9 minutes, difficulty 2 of 5, one to six lines for each method. Two dictionaries or lists are enough, one for each
+# direction.
 
 # %% [markdown] id="table-hints"
 # <details><summary>Hint 1: a direction</summary>
@@ -344,11 +348,11 @@ from collections.abc import Sequence
 check.PrefixCache(PrefixCache, group="calls")
 
 # %% [markdown] id="engine-text"
-# Your table runs in the real engine now: `Engine(model, prefix_cache=...)`. User 1's prompt is 50 shared tokens and 3 of its
-# own, user 2's is the same 50 and 4 others. Blocks of 8, chunks of up to 20 tokens.
+# Your table runs in the real engine now: `Engine(model, prefix_cache=...)`. User 1's prompt is 50 shared tokens and 3
+# others, user 2's is the same 50 and 4 others. Blocks of 8, chunks of up to 20 tokens.
 #
-# **Guess:** how many of its 54 tokens does user 2 compute? Then we take user 2's K and V out of the pool and compare them with
-# those of a fresh prefill in one pass, nothing cached.
+# **Guess:** how many of its 54 tokens does user 2 compute? Then we read user 2's K and V from the pool and compare them
+# with those of a fresh prefill in one pass, nothing cached.
 
 # %% id="engine-guess"
 user_2_computes = None
@@ -373,19 +377,21 @@ assert np.array_equal(k, fresh.k) and np.array_equal(v, fresh.v) and np.array_eq
 # %% [markdown] id="lend-text"
 # Six tokens instead of 54, and not one bit differs: a hit block holds what a prefill would have computed.
 #
-# ## 4. Lend, share, give back
+# ## 4. Allocate, share, release
 #
-# Somebody must know who holds which block: the *allocator*. It never sees a token. Each block has a *reference count*: the number
-# of block tables that list it. A block with count 0 is *free*. It may be lent again, and until then *its content stays and can
-# still be found*: a free block is not an empty one. Reference counts do not keep blocks in the cache, they only keep blocks in use from
-# being lent. (Throwing content away by lending its block to somebody else is called *eviction*.)
+# The *allocator* records which blocks are in use. It never sees a token. Each block has a *reference count*: the number
+# of block tables that list it. A block with count 0 is *free*. It may be allocated again, and until then *its content
+# stays and can still be found*: a free block is not an empty one. A reference count does not keep a block in the cache,
+# it only prevents a block in use from being allocated. (To overwrite a cached block, because it is allocated for other
+# tokens, is to *evict* it.)
 #
-# Free blocks wait in a line. The front is lent first, freed blocks go to the end: what has not been used for the longest time goes first,
-# *least recently used* or LRU. A hit on a free block takes it out of the line: `touch`.
+# Free blocks stand in a line. The front is allocated first, freed blocks go to the end: the block unused for the
+# longest time goes first, *least recently used* or LRU. A hit on a free block takes it out of the line: `touch`.
 #
-# **Guess:** six blocks. A request takes blocks 1, 2, 3, publishes all three and ends. The next request shares nothing and needs
-# four blocks. In which order should the three have been put at the end of the line, so that a third request, with the first's prompt, still
-# finds as much as possible? Write the line, from the front, after the first request's end.
+# **Guess:** six blocks. A request gets blocks 1, 2, 3, publishes all three and finishes. The next request shares
+# nothing and needs four blocks. In which order should the three have been put at the end of the line, so that a third
+# request, with the first's prompt, still finds as much as possible? Write the line, from the front, after the first
+# request has finished.
 
 # %% id="lend-guess"
 line_of_free = None  # for example [4, 5, 6, ...]
@@ -395,9 +401,9 @@ good = lesson.Allocator(6)
 good.release(good.allocate(3))
 print("you said", line_of_free, "and it is", good.free)
 if line_of_free == [4, 5, 6, 1, 2, 3]:
-    print("Then block 1 is lent next. Without the first block nothing is found, though 2 and 3 are still there.")
+    print("Then block 1 is allocated next. Without the first block nothing is found, though 2 and 3 are still there.")
 elif line_of_free and line_of_free[:3] in ([1, 2, 3], [3, 2, 1]):
-    print("To the end of the line: 4, 5 and 6 hold nothing that anybody could want.")
+    print("To the end of the line: 4, 5 and 6 hold nothing that a request could use.")
 good.allocate(4)
 print("after four more blocks, free:", good.free, " so the first two blocks of the prompt can still hit")
 assert good.free == [2, 1]
@@ -406,18 +412,18 @@ assert good.free == [2, 1]
 # A worked example of the counts, for two requests that share two blocks:
 
 # %% id="lend-example"
-# Step 1: request 1 takes three blocks.
+# Step 1: request 1 gets three blocks.
 pool = lesson.Allocator(6)
 one = pool.allocate(3)
 print("request 1 has", one, "      refs", pool.refs[1:], "free", pool.free)
-# Step 2: request 2 hits the first two, and takes one new block.
+# Step 2: request 2 hits the first two, and gets one new block.
 pool.touch(one[:2])
 two = [*one[:2], *pool.allocate(1)]
 print("request 2 has", two, "      refs", pool.refs[1:], "free", pool.free)
-# Step 3: request 1 ends. Only block 3 has no holder left.
+# Step 3: request 1 finishes. Only block 3 is in no table any more.
 pool.release(one)
 print("request 1 is gone            refs", pool.refs[1:], "free", pool.free)
-# Step 4: request 2 ends. Its tail is freed first.
+# Step 4: request 2 finishes. Its last block is freed first.
 pool.release(two)
 print("request 2 is gone            refs", pool.refs[1:], "free", pool.free)
 assert pool.free == [5, 6, 3, 4, 2, 1]
@@ -425,13 +431,14 @@ assert pool.free == [5, 6, 3, 4, 2, 1]
 # %% [markdown] id="lend-exercise"
 # ### Exercise 7.3: the allocator
 #
-# 10 minutes, difficulty 3 of 5, three to six lines for each method. The checks read `refs` and `free`; any kind of list, deque or
-# dictionary does.
+# 10 minutes, difficulty 3 of 5, three to six lines for each method. The checks read `refs` and `free`; any kind of
+# list, deque or dictionary is fine.
 
 # %% [markdown] id="lend-hints"
 # <details><summary>Hint 1: a direction</summary>
 #
-# Every block is either in `free`, with count 0, or not in `free`, with a count of at least 1. Each method keeps that true.
+# Every block is either in `free`, with count 0, or not in `free`, with a count of at least 1. Each method must keep
+# that true.
 #
 # </details>
 # <details><summary>Hint 2: the step that is usually missed</summary>
@@ -453,8 +460,8 @@ from collections.abc import Sequence
 # include course_lib.lessons.nb07_prefix_cache:Allocator
 
 # %% [markdown] id="lend-check-text"
-# The first check plays random operations and compares counts and the free line after each, with a list that counts anew every
-# time. The second also releases tables a second time.
+# The first check plays random operations and compares counts and the free line after each with a list that is counted
+# again every time. The second also releases tables a second time.
 
 # %% id="lend-check-trace" check="Allocator" group="trace" points=3
 check.Allocator(Allocator, group="trace")
@@ -463,24 +470,26 @@ check.Allocator(Allocator, group="trace")
 check.Allocator(Allocator, group="twice")
 
 # %% [markdown] id="admit-text"
-# No block is lost or lent twice now. (The engine's own, `BlockAllocator`, keeps the line so that a block is taken out of its middle
-# in one step; with `list.remove` that takes longer the longer the line is.)
+# No block is lost or allocated twice now. (The engine's `BlockAllocator` removes a block from the middle of the line in
+# constant time; with `list.remove` it takes longer the longer the line is.)
 #
 # ## 5. Hits first, then new blocks
 #
-# Now the two work together. A request comes: its hit is matched, its block table made. Four rules. The first and the last were
-# broken in public by a real server (nano-vllm, issues 144 and 208); the other two are as easily missed:
+# Now the two work together. When a request is admitted, its hit is matched and its block table made. There are four
+# rules. A real server broke the first and the last (nano-vllm, issues 144 and 208); the other two are as easily missed:
 #
-# - **At least one token is left to compute.** If all tokens of a prompt hit, there is nothing to run, so there are no logits, and
-#   the request never gets a first token. (A scheduler that takes `min(0, budget)` tokens of it waits for ever.)
-# - **Touch before you allocate.** The blocks of a hit may be free. Whoever lends new blocks first may be lent its own hit.
-# - **Count what you revive.** A hit block that is free fills a place in the free line. When it is touched, that place is gone.
-# - **Publish what is computed, and only full blocks.** Between admission and the end of its step a block holds nothing, or
-#   somebody else's text.
+# - **At least one token is left to compute.** If all tokens of a prompt hit, there is nothing to run, so there are no
+#   logits, and the request never gets a first token. (A scheduler that takes `min(0, budget)` tokens of it never
+#   finishes it.)
+# - **Touch before you allocate.** The blocks of a hit may be free. If new blocks are allocated first, they may be
+#   blocks of the hit.
+# - **Count the free blocks of the hit.** They stand in the free line; touching them makes the line shorter.
+# - **Publish what is computed, and only full blocks.** Between admission and the end of the step that fills it, a block
+#   holds nothing, or another request's text.
 #
-# **Guess:** the second rule, with numbers. Four blocks, all free: the line is [3, 2, 1, 4]. Blocks 1, 2 and 3 hold the beginning
-# ABC. A request for ABC and one token more needs four blocks, of which three hit. If it allocates *before* it touches, which block
-# is its new one?
+# **Guess:** the second rule, with numbers. Four blocks, all free: the line is [3, 2, 1, 4]. Blocks 1, 2 and 3 hold the
+# beginning ABC. A request for ABC and one token more needs four blocks, of which three hit. If the server allocates
+# *before* it touches, which block is the new one?
 
 # %% id="touch-guess"
 new_block = None
@@ -488,17 +497,17 @@ new_block = None
 # %% id="touch-reveal"
 line = lesson.Allocator(4)
 line.free = [3, 2, 1, 4]
-print("you said", new_block, "and it is", line.free[0], ": its own hit, which it will now overwrite with other tokens")
+print("you said", new_block, "and it is", line.free[0], ": a block of its hit, which it will now overwrite with other tokens")
 print("touched first, the line is", [block for block in line.free if block not in (1, 2, 3)])
 if new_block == 4:
-    print("4 is right if the hit is touched first. Allocate looks at the line and knows nothing of the hit.")
+    print("4 is right if the hit is touched first. `allocate` sees the line and not the hit.")
 
 # %% [markdown] id="admit-faded-text"
-# Before you write it, three blanks. Blocks of 16. A prompt of 64 tokens comes; all its four full blocks are in the cache, and
-# all of them are free. Replace each `None`; nobody grades it.
+# Before you write it, fill three blanks. Blocks of 16. A prompt of 64 tokens comes; all its four full blocks are in the
+# cache, and all of them are free. Replace each `None`; it is not graded.
 
 # %% id="admit-faded"
-may_hit = None  # how many of its hashes may be matched, so that a token is left?
+may_hit = None  # how many of its hashes may be matched, so that at least one token is left?
 new_blocks = None  # how many new blocks does it need?
 out_of_the_line = None  # how many blocks leave the free line in all, hit and new?
 
@@ -511,9 +520,9 @@ for name, given, right in (
     print(f"{name:16} {said}")
 
 # %% [markdown] id="admit-exercise"
-# So a whole hit costs a whole block: 16 tokens are computed again to get one token's logits. (vLLM 0.33 and nano-vllm
-# do this. SGLang 0.5.23, whose blocks have 1 token by default, computes 1. TensorRT-LLM 1.3 may reuse a part of a block, by
-# copying it: `enable_partial_reuse`.)
+# So for a completely cached prompt a whole block is computed again: 16 tokens, for the logits of one. (vLLM 0.33 and
+# nano-vllm do this. SGLang 0.5.23, whose blocks have 1 token by default, computes 1. TensorRT-LLM 1.3 may reuse a part
+# of a block, by copying it: `enable_partial_reuse`.)
 #
 # ### Exercise 7.4: admit and commit
 #
@@ -523,13 +532,14 @@ for name, given, right in (
 # %% [markdown] id="admit-hints"
 # <details><summary>Hint 1: a direction</summary>
 #
-# admit: match, count, refuse if there is no room, touch, allocate, forget. In this order nothing has changed when you refuse.
+# admit: match, count, refuse if there are too few blocks, touch, allocate, forget. In this order nothing has changed
+# when you refuse.
 #
 # </details>
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# Match only `(num_tokens - 1) // block_size` hashes. There is room if the new blocks *and* the hit blocks whose count is 0 fit into
-# `free` together.
+# Match only `(num_tokens - 1) // block_size` hashes. There are enough blocks if `free` is at least as long as the new
+# blocks *and* the hit blocks whose count is 0, together.
 #
 # </details>
 # <details><summary>Hint 3: nearly the code</summary>
@@ -551,13 +561,14 @@ check.RequestCache(RequestCache, group="trace")
 check.RequestCache(RequestCache, group="tight")
 
 # %% [markdown] id="same-text"
-# Is that what the engine does? Below your three classes and the engine's own, `CacheManager`, serve the same 300 requests over
-# 40 blocks; block tables, hits and the free line are compared after each. (The engine's allocator has one refinement, as vLLM 0.33 has:
-# freed blocks that nobody can find go to the front of the line. It is switched off here, as in vLLM 0.11.)
+# Does the engine do the same? Below, your three classes and the engine's `CacheManager` serve the same 300 requests
+# with 40 blocks; block tables, hits and the free line are compared after each. (The engine's allocator has one
+# refinement of vLLM 0.33: freed blocks that cannot be found go to the front of the line. It is switched off here, as in
+# vLLM 0.11.)
 
 # %% id="same"
 def random_prompt(rng):
-    """One of three system prompts, and some of few texts behind it."""
+    """One of three system prompts, and some of few texts after it."""
     letters = rng.choice(("AB", "AC", "D")) + "".join(rng.choices("EFG", k=rng.randrange(4)))
     return [token for letter in letters for token in [ord(letter)] * 4] + [1] * rng.randrange(4)
 
@@ -585,12 +596,13 @@ for number in range(300):
 print(f"300 requests, the same tables and the same line each time; {hits / wanted:.0%} of the tokens hit")
 
 # %% [markdown] id="tree-text"
-# Your cache decides as the engine's does, block for block.
+# Your cache makes the same decisions as the engine's, block for block.
 #
 # ## 6. The same as a tree
 #
-# There is another way, without hashes. A *radix tree* keeps the cached prompts themselves: a node is a run of blocks, and prompts that
-# begin alike share their nodes from the root down. It is SGLang's design. Where a new prompt parts from a run, the node is *cut* there.
+# There is another way, without hashes. A *radix tree* keeps the cached prompts themselves: a node is a run of blocks,
+# and prompts with the same beginning share their nodes from the root down. It is SGLang's design. Where a new prompt
+# differs from a run, the node is *cut*.
 #
 # A *page* is the tokens of one block. A worked example with pages of one letter; `draw` prints a node in each line, its children
 # further to the right.
@@ -611,8 +623,8 @@ print("match ABCX:", tree.match([ord(letter) for letter in "ABCX"]))
 assert tree.match([ord(letter) for letter in "ABEX"]) == [1, 2, 7]
 
 # %% [markdown] id="tree-ask"
-# Step 1, ABCD is one run. Step 2, ABEF parts from it behind AB: the run is cut into AB and CD, and EF becomes a second child of AB.
-# Blocks 5 and 6 are copies of what the tree has, and it keeps its own. Step 3, ABCDG goes on behind CD.
+# Step 1, ABCD is one run. Step 2, ABEF differs from it after AB: the run is cut into AB and CD, and EF becomes a second
+# child of AB. Blocks 5 and 6 are copies of AB; the tree keeps the blocks that it has. Step 3, ABCDG goes on after CD.
 #
 # **Guess:** what does `match` give for ABE, and how many nodes are there after inserting ABC? Write a list and a number.
 
@@ -630,27 +642,28 @@ print("you said", match_of_abe, "and it is", tree.match([ord(letter) for letter 
 print("you said", nodes_after_abc, "nodes, and there were", before, "and are now", count(tree.root))
 draw(tree.root)
 if nodes_after_abc == before:
-    print("ABC ends inside the run CD, so that run is cut, although nothing new is put in.")
+    print("ABC ends inside the run CD, so that run is cut, although nothing is added.")
 assert (before, count(tree.root)) == (4, 5)
 
 # %% [markdown] id="tree-exercise"
 # ### Exercise 7.5: match and insert
 #
-# 14 minutes, difficulty 4 of 5, eight lines and ten. Given are `Node(pages, blocks, children)`, all three empty unless said;
-# `pages_of(token_ids, block_size)`, the pages of the full blocks; and `common(a, b)`, the number of items that two lists have in common at their beginning. A
-# child is filed under its first *page*: two prompts that share half a block share nothing.
+# 14 minutes, difficulty 4 of 5, eight lines and ten. Given are `Node(pages, blocks, children)`, all three empty by
+# default; `pages_of(token_ids, block_size)`, the pages of the full blocks; and `common(a, b)`, the number of equal
+# items at the beginning of two lists. A child is filed under its first *page*: two prompts that share half a block
+# share nothing.
 
 # %% [markdown] id="tree-hints"
 # <details><summary>Hint 1: a direction</summary>
 #
-# Both methods go down in the same way: is the next page a child's first page? Then how much of that child's run is shared? A shorter part
-# than the whole run means that they part inside it.
+# Both methods go down in the same way: is the next page a child's first page? Then how much of that child's run is
+# shared? If it is less than the whole run, they differ inside it.
 #
 # </details>
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# To cut a node: make a `Node` of the rest of its pages, the rest of its blocks and *all its children*; the node itself keeps the
-# front, and has that new node as its only child.
+# To cut a node: make a `Node` of the rest of its pages, the rest of its blocks and *all its children*; the old node
+# keeps the front, and the new node is its only child.
 #
 # </details>
 # <details><summary>Hint 3: nearly the code</summary>
@@ -674,8 +687,9 @@ check.RadixTree(RadixTree, group="values")
 check.RadixTree(RadixTree, group="nodes")
 
 # %% [markdown] id="compare-text"
-# Table and tree find the same beginnings. Below 200 prompts go into your table, your tree and the engine's tree. Then the engine's tree shows
-# what it adds: *locks* on what is in use, and `evict`, which gives up whole runs, the least recently used leaf first.
+# Table and tree find the same beginnings. Below 200 prompts go into your table, your tree and the engine's tree. The
+# engine's tree also has *locks* on runs in use, and `evict`, which frees whole runs, the least recently used leaf
+# first.
 
 # %% id="compare"
 rng = random.Random(11)
@@ -700,14 +714,15 @@ assert theirs.protected == 8 and theirs.evictable == 0
 # %% [markdown] id="break-text"
 # ## 7. Break it
 #
-# Every wrong answer that the course keeps for the allocator and for admit and commit, and the hashes that do harm, in a small server. Each slot notes the tokens that
-# it was computed from, and whoever reads a slot that was computed from something else is caught. **Before you run it:** take
-# these four: the parent left out of the hash, the head freed first, the hit touched after allocating, a new block not forgotten.
-# Which serve somebody another text, and which only make the cache smaller?
+# Every collected wrong answer for the allocator and for admit and commit, and the hashes that do harm, in a small
+# server. Each slot records the tokens that it was computed from, and a request that reads a slot computed from other
+# tokens is reported. **Before you run it:** take these four: the parent left out of the hash, the head freed first, the
+# hit touched after allocating, a new block not forgotten. Which give a request another text's K and V, and which only
+# make the cache less useful?
 
 # %% id="break-table"
 def wrong(exercise, name):
-    """One of the wrong answers that the course keeps, as a function or class."""
+    """One of the course's collected wrong answers, as a function or class."""
     return EXERCISES[exercise].compile(EXERCISES[exercise].wrong_answer(name).source)
 
 
@@ -740,21 +755,24 @@ assert {"no_parent", "touched_and_free", "touch_after_allocate", "not_forgotten"
 assert "nothing was written" in signature["published_early"] and "no token is left" in signature["nothing_left"]
 
 # %% [markdown] id="break-ask"
-# 1. `head_freed_first` and `revived_is_forgotten` serve nobody a wrong text. How would you notice them in a running server?
-# 2. `touch_after_allocate` is right for many prompts before the first is served another text. What must be true of the pool for it to
-#    strike?
-# 3. Some look like the right one here. For each, say what a trace must contain to show it.
-# 4. The three that publish too much are caught at once, since a twin comes while the first is half done. What does the twin read?
+# 1. `head_freed_first` and `revived_is_forgotten` never give a wrong text. How would you notice them in a running
+#    server?
+# 2. `touch_after_allocate` is right for many prompts before the first gets another text. What must be true of the pool
+#    for that?
+# 3. Some give the right result here. For each, say what a trace must contain to show the mistake.
+# 4. The three that publish too much are caught at once, since a request with the same prompt comes while the first is
+#    half computed. What does it read?
 
 # %% [markdown] id="explore-text"
 # ## 8. Look for yourself
 #
-# S is a block of the system prompt that users a, b and c share, x is a stranger's. A thick frame is held, a dotted one free; a name in a
-# block is the beginning that it is found by. Before you move a control, say what will happen.
+# S is a block of the system prompt that users a, b and c share, x is a block of another user. Blocks with a thick frame
+# are in use, those with a dotted one free; the name in a block is the beginning by which it is found. Before you move a
+# control, say what will happen.
 #
 # 1. Go through the requests one by one, with 13 blocks. Which blocks does xxxxx evict, and why those?
-# 2. At request 7, switch to head first. What has changed in the free line? And over all requests, in the curve?
-# 3. How many blocks must the pool have before more of them bring hardly anything? What is that number made of?
+# 2. At request 7, switch to head first. What changes in the free line? And in the curve over all requests?
+# 3. From how many blocks on does a larger pool bring hardly anything? Where does that number come from?
 
 # %% id="explore"
 from course_lib.widgets.prefix_cache import explore_prefix_cache
@@ -764,7 +782,7 @@ explore_prefix_cache()
 # %% [markdown] id="questions-text"
 # ## 9. Questions
 #
-# Six about this notebook, and two that bring back earlier ones. Answer from memory first.
+# Six about this notebook, and two about earlier ones. Answer from memory first.
 
 # %% id="questions"
 from course_lib.learner.quiz import quiz
@@ -774,9 +792,9 @@ quiz("07_prefix_cache")
 # %% [markdown] id="end"
 # ## What you can do now
 #
-# - Say what two prompts share, in tokens and in blocks, and why equal tokens behind another beginning are a miss.
+# - Say what two prompts share, in tokens and in blocks, and why equal tokens after another beginning are a miss.
 # - Find, publish and forget blocks by a chain of hashes, or in a radix tree.
-# - Lend, share and give back blocks so that none is lost, and none is lent while somebody reads it.
-# - Admit a request so that it keeps its own hit, leaves a token to compute, and publishes only what exists.
+# - Allocate, share and release blocks so that none is lost, and none is allocated while a request uses it.
+# - Admit a request so that it keeps its hit, leaves a token to compute, and publishes only what is computed.
 #
-# What is left behind a hit is still prefill, and may be long. Cutting it into chunks is notebook 08.
+# The tokens after a hit are still prefill, and may be many. Notebook 08 cuts them into chunks.

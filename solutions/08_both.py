@@ -9,29 +9,30 @@
 # %% [markdown] id="title"
 # # 08 Chunks on top of a cached prefix
 #
-# A prefix cache makes a prompt shorter: what somebody else has computed is not computed again. Chunking cuts what is left.
-# In this notebook you put the two together: how much of a prompt is attached, what each step computes behind it, and what
-# either of them brings. At the end you write the *test* that a server with both must pass.
+# With a prefix cache, the beginning of a prompt is not computed again if another request has computed it. Chunking cuts
+# the rest. In this notebook you combine the two: how much of a prompt is attached, what each step then computes, and
+# what each of the two gains. At the end you write the *test* that a server with both must pass.
 #
 # About 75 minutes. NumPy is enough; the pictures use matplotlib. Positions count from 0: the 5,001st token stands at
 # position 5,000.
 #
 # The words that the notebook builds on: a language model reads and writes *tokens*, numbers that stand for pieces of text.
-# A *request* is one user's text, the *prompt*, and the answer to it. For each token the model makes, in each of its
-# *layers*, a *key* and a *value* (K and V), which later tokens look back at; they are kept in the *KV cache*. To compute a
-# prompt's tokens is called *prefill*. A server works in *steps*, runs of the model over some tokens of some requests. A
-# *chunk* is a run of one request's tokens that are computed in one step. The step that computes the prompt's last token
-# gives the *logits*, a score for each possible next token, and from them the first token of the answer; the time until then
-# is the *TTFT* (time to first token). Each later token takes one more step, a *decode*. A user whose answer is being made
-# is *streaming*; the time from one of these tokens to the next is a *gap*.
+# A *request* is one user's text, the *prompt*, and the answer to it. For each token the model computes, in each of its
+# *layers*, a *key* and a *value* (K and V), which later tokens look back at; they are kept in the *KV cache*. To
+# compute a prompt's tokens is called *prefill*. A server works in *steps*, runs of the model over some tokens of some
+# requests. A *chunk* is a run of one request's tokens that are computed in one step. The step that computes the
+# prompt's last token gives the *logits*, a score for each possible next token, and from them the first token of the
+# answer; the time until then is the *TTFT* (time to first token). Each later token takes one more step, a *decode*. A
+# user whose answer is being generated is *streaming*; the time from one of these tokens to the next is a *gap*.
 #
-# K and V live in a pool of *blocks*, each with room for, say, 16 tokens. A **prefix cache** remembers which block holds
-# which beginning of a text. When a request is *admitted*, its prompt is looked up there, and blocks that are found are
-# attached to it. What is attached is the *hit*, the rest of the prompt is the *tail*. Notebook 07 builds such a cache; here
-# it is given.
+# K and V are stored in a pool of *blocks*, each with *slots* for, say, 16 tokens. A **prefix cache** records which
+# block holds which beginning of a text. When a step *admits* a waiting request, so that it is *running*, the prompt is
+# looked up there, and the blocks found are *attached*: added to the request's *block table*, the list of its blocks.
+# The attached tokens are the *hit*, the rest of the prompt is the *tail*. Notebook 07 builds such a cache; here it is
+# given.
 #
-# All times here are *modelled*, in whole microseconds (us), by the preset reference: a step takes 2,600 us, and 18 us for
-# each prompt token, and 108 us for each decode (notebook 00). Nothing in this notebook is measured.
+# All times here are *modelled*, in whole microseconds (us), by the preset reference: a step takes 2,600 us, plus 18 us
+# for each prompt token and 108 us for each decode (notebook 00). Nothing in this notebook is measured.
 
 # %% id="setup"
 import matplotlib.pyplot as plt
@@ -55,15 +56,15 @@ PROMPT, SHARED, CHUNK = 7_000, 5_000, 1_024
 
 
 def wrong(exercise, name):
-    """One of the wrong answers that the course keeps, as a function."""
+    """One of the course's collected wrong answers, as a function."""
     return EXERCISES[exercise].compile(EXERCISES[exercise].wrong_answer(name).source)
 
 # %% [markdown] id="story-text"
 # ## 1. What runs in N, N+1 and N+2?
 #
-# Users B, C and D are streaming. In step N a request A is admitted: a prompt of 7,000 tokens. Its first 5,000 were computed
-# a minute ago for somebody else, and for now let a block hold one token, so that all 5,000 are found. A step takes at most
-# 1,024 tokens of one prompt, and a decode for each of B, C and D.
+# Users B, C and D are streaming. In step N a request A is admitted: a prompt of 7,000 tokens. Its first 5,000 were
+# computed a minute ago for another request. For now a block holds one token, so that all 5,000 are found. A step takes
+# at most 1,024 tokens of one prompt, and a decode for each of B, C and D.
 
 # %% id="story-picture"
 def draw_story(rows, title):
@@ -88,15 +89,15 @@ draw_story([("N", None, None), ("N+1", None, None), ("N+2", None, None)], "what 
 
 # %% [markdown] id="story-guess-text"
 # **Guess before you go on.** How many tokens of A does each of the three steps compute? And in which of them is A's first
-# answer token made? Write numbers in place of the Nones (0 for step N, 1 for N+1, 2 for N+2). Nobody grades this; a guess
-# on record makes the answer stick.
+# answer token made? Write numbers in place of the Nones (0 for step N, 1 for N+1, 2 for N+2). It is not graded; a
+# recorded guess makes the answer easier to remember.
 
 # %% id="story-guess"
 tokens_of_a = [None, None, None]
 first_token_in = None
 
 # %% id="story-reveal"
-story = walkthrough.tell(walkthrough.OWN_CAP, 1)  # the course's own scheduler and cache, with blocks of one token
+story = walkthrough.tell(walkthrough.OWN_CAP, 1)  # the course's scheduler and cache, with blocks of one token
 rows = []
 for number, step in enumerate(story.steps):
     ((start, stop),) = [(start, stop) for i, start, stop in step.chunks if i == story.id]
@@ -106,27 +107,27 @@ for number, step in enumerate(story.steps):
 truth = [stop - start for _, start, stop in rows]
 print(f"\nyou said {tokens_of_a} and it is {truth}; you said {first_token_in}, and the first token is made in step N+1")
 if tokens_of_a == [1_024, 976, 0]:
-    print("In N+2 A computes a token too: its own first answer token, a decode like those of B, C and D.")
+    print("In N+2 A computes a token too: its first answer token, a decode like those of B, C and D.")
 elif tokens_of_a == [1_024, 1_024, 1_024]:
-    print("That many chunks would begin at position 0, or be filled up with nothing.")
+    print("That many tokens mean chunks that begin at position 0, or that are filled up with nothing.")
 if first_token_in == 2:
-    print("The step that computes the prompt's last token gives its logits. In N+2 that first token is computed itself.")
+    print("The step that computes the prompt's last token gives its logits. In N+2 the first answer token is computed.")
 assert truth == [1_024, 976, 1] and story.chunks == [(5_000, 6_024), (6_024, 7_000)]
 draw_story(rows, "A's chunks behind the hit")
 
 # %% [markdown] id="story-why"
 # *I was off because ... (double-click to write here)*
 #
-# Two ideas are at work, and they do not get in each other's way. The look-up happens once, at admission, for the whole
-# prompt. Then the tail is cut into chunks as if it were a prompt that begins at position 5,000. A's queries see all keys
-# before them: those that were attached, and those of its own earlier chunks.
+# Caching and chunking do not interfere. The look-up happens once, at admission, for the whole prompt. Then the tail is
+# cut into chunks, like a prompt that begins at position 5,000. A's queries see all keys before them: the attached ones,
+# and those of its earlier chunks.
 
 # %% [markdown] id="admit-text"
 # ## 2. How long is the hit?
 #
 # Blocks of one token exist: SGLang's default is a page of 1 token (0.5.23). vLLM's default is 16 tokens a block, nano-vllm
-# has 256. These servers find only *whole* blocks: of a block that is shared in part, the other slots hold somebody else's
-# tokens, and it would have to be copied before it is written.
+# has 256. These servers find only *whole* blocks: in a block that is shared in part, the other slots hold another
+# prompt's tokens, and it would have to be copied before it is written.
 #
 # **Guess:** of A's 7,000 tokens, the first 5,000 were computed before. Into how many chunks is the tail cut, for blocks of
 # 8, 16 and 256 tokens?
@@ -143,8 +144,8 @@ assert [walkthrough.tell(walkthrough.OWN_CAP, size).hit for size in (8, 16, 256)
 assert [len(walkthrough.tell(walkthrough.OWN_CAP, size).chunks) for size in (8, 16, 256)] == [2, 2, 3]
 
 # %% [markdown] id="admit-after"
-# 5,000 is 625 blocks of 8. Blocks of 16 lose 8 tokens, blocks of 256 lose 136, and these cost a third chunk. If you wrote 2
-# three times: how many whole blocks of 256 fit into 5,000?
+# 5,000 is 625 blocks of 8. With blocks of 16 the hit loses 8 tokens, with blocks of 256 it loses 136, and these cost a
+# third chunk. If you wrote 2 three times: how many whole blocks of 256 fit into 5,000?
 #
 # ### The one prompt that must not be attached as a whole
 #
@@ -167,10 +168,10 @@ if still_to_compute != 16:
 assert 5_008 - hit == 16
 
 # %% [markdown] id="full-after"
-# An engine that attaches such a prompt from end to end has nothing left to run. nano-vllm stopped there with an error
-# (issue 144, December 2025); in a scheduler that takes `min(0, budget)` tokens, the request simply never runs. So the
-# look-up leaves out the last token. Some engines then start in the middle of a block; vLLM computes the whole block again
-# (pull request 11186, December 2024), as we do.
+# An engine that attaches all of such a prompt has nothing left to run. nano-vllm stopped there with an error (issue
+# 144, December 2025); in a scheduler that takes `min(0, budget)` tokens, the request never runs. So the look-up leaves
+# out the last token. Some engines then start in the middle of a block; vLLM computes the whole block again (pull
+# request 11186, December 2024), and so does this course.
 #
 # ### Exercise 8.1: how many tokens are attached?
 #
@@ -179,19 +180,19 @@ assert 5_008 - hit == 16
 # %% [markdown] id="admit-hints"
 # <details><summary>Hint 1: a direction</summary>
 #
-# Two limits and one rounding. What are the most tokens that may be attached at all, before you think of blocks?
+# Two limits and one rounding. How many tokens may be attached at most, blocks aside?
 #
 # </details>
 #
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# First the limits, then the rounding. The other way round a full hit ends in the middle of a block.
+# First the limits, then the rounding. In the other order a full hit ends in the middle of a block.
 #
 # </details>
 #
 # <details><summary>Hint 3: nearly the code</summary>
 #
-# `min(shared, ...) // block_size * block_size`: whole division drops what does not fill a block.
+# `min(shared, ...) // block_size * block_size`: the division drops what does not fill a block.
 #
 # </details>
 
@@ -210,14 +211,14 @@ assert [admit(PROMPT, SHARED, size) for size in (8, 16, 256)] == [5_000, 4_992, 
 # %% [markdown] id="chunk-text"
 # ## 3. The next chunk
 #
-# Two numbers limit a step, and they are easily taken for one:
+# Two numbers limit a step, and they are easily confused:
 #
 # - `max_num_batched_tokens`, the *budget*: tokens of all requests together, decodes included;
 # - `max_chunk`, the *cap*: tokens of one request.
 #
-# In section 1 the budget was 1,027 and the cap 1,024: room for the chunk and three decodes. Servers that have only the
-# budget exist (in Sarathi-Serve it is called the chunk size). Take blocks of 1 again, no cap, and a budget of 1,024.
-# Decodes come first.
+# In section 1 the budget was 1,027 and the cap 1,024: enough for the chunk and three decodes. Some servers have only
+# the budget (Sarathi-Serve calls it the chunk size). Take blocks of 1 again, no cap, and a budget of 1,024. Decodes
+# come first.
 #
 # **Guess:** how is the tail of 2,000 cut now? And how with a budget of 2,048?
 
@@ -233,22 +234,22 @@ for budget, guess in ((1_024, cut_1024), (2_048, cut_2048)):
     print(f"budget {budget:,}: you said {guess}, and it is {cut}; the longest step takes {longest:,} us (modelled)")
     assert cut == {1_024: [1_021, 979], 2_048: [2_000]}[budget]
 if cut_1024 == [1_024, 976]:
-    print("Three decodes have had their tokens before A gets the rest.")
+    print("The three decodes come first; A gets the rest.")
 elif cut_1024 == [1_021, 1_024]:
     print("The second chunk takes what is left, not the whole budget.")
 
 # %% [markdown] id="chunk-example-text"
-# What bounds the gap of B, C and D is the budget, since the step holds no more than that. A cap alone bounds nothing when
-# several prompts wait.
+# The budget bounds the gap of B, C and D, since no step has more tokens. A cap alone bounds nothing when several
+# prompts wait.
 #
-# Which tokens go into the next chunk? A worked example: A has a hit of 5,000, and step N has computed 1,021 tokens behind
-# it. The budget is 1,024.
+# Which tokens go into the next chunk? A worked example: A has a hit of 5,000, and step N has computed the next 1,021
+# tokens. The budget is 1,024.
 
 # %% id="chunk-example"
-# Step 1: where does the chunk begin? Behind everything that is in the cache, attached or computed.
+# Step 1: where does the chunk begin? After everything that is in the cache, attached or computed.
 start = 5_000 + 1_021
 
-# Step 2: what is left of A? All its tokens but those.
+# Step 2: what is left of A? All other tokens.
 rest = 7_000 - start
 
 # Step 3: what may it take? The smallest of what is left of A, what is left of the budget, and the cap if there is one.
@@ -258,7 +259,7 @@ assert (start, start + take) == (6_021, 7_000)
 
 # %% [markdown] id="chunk-faded-text"
 # The same with three blanks, for blocks of 256 (hit 4,864), the cap of 1,024 and a budget that is large enough. Replace
-# each `None` and run the cell. Nobody grades it.
+# each `None` and run the cell. It is not graded.
 
 # %% id="chunk-faded"
 chunk_starts = [4_864, None, 6_912]
@@ -274,18 +275,17 @@ for name, given, right in (
     print(f"{name:13} {'fits' if given == right else 'has a blank' if blank else 'not yet: begin where the chunk before it stops'}")
 
 # %% [markdown] id="chunk-exercise"
-# You may think of the tail as a prompt of its own that starts at 0. Then its first token would get position 0, and RoPE
-# would turn its key as if it stood at the beginning (notebook 03). A chunk's start is absolute: it is what the request has
-# in the cache.
+# You may think of the tail as a separate prompt that starts at 0. Then its first token would get position 0, and RoPE
+# would turn its key as if it stood at the beginning (notebook 03). A chunk's start is absolute: the number of the
+# request's tokens in the cache.
 #
-# And you may think that what is left is `prompt_len - num_computed`. That is right until a request is *preempted*: the pool
-# is full, so it gives its blocks back and waits. Later it is looked up again, and must compute all of its tokens, those of
-# the answer too. So count its tokens, not its prompt's.
+# And you may think that `prompt_len - num_computed` tokens are left. That is right until a request is *preempted*: the
+# pool is full, so the scheduler takes its blocks away and computes it again later. Then it waits, is looked up again,
+# and all its tokens must be computed, those of the answer too. So count all its tokens, not the prompt's.
 #
 # ### Exercise 8.2: the next chunk
 #
-# 8 minutes, difficulty 2 of 5, about three lines. `request.num_tokens` and `request.num_computed` are all that you need of
-# it.
+# 8 minutes, difficulty 2 of 5, about three lines. You need only `request.num_tokens` and `request.num_computed`.
 
 # %% [markdown] id="chunk-hints"
 # <details><summary>Hint 1: a direction</summary>
@@ -296,8 +296,8 @@ for name, given, right in (
 #
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# `max_chunk` of 0 means no cap, and `left` may be 0 or below. What is then the smallest of the three, and what should it
-# be?
+# `max_chunk` of 0 means no cap, and `left` may be 0 or negative. What is then the smallest of the three, and what
+# should it be?
 #
 # </details>
 #
@@ -317,7 +317,7 @@ from course_lib.schedule.request import Request
 check.next_chunk(next_chunk, group="values")
 
 # %% [markdown] id="chunk-visible-text"
-# With your two functions the story can be told for any setting.
+# Your two functions give A's chunks for any setting.
 
 # %% id="chunk-visible"
 def tail_chunks(block_size, budget, cap, admit=admit, next_chunk=next_chunk, steps=12):
@@ -340,8 +340,8 @@ for block_size, budget, cap in ((1, 1_027, 1_024), (16, 1_027, 1_024), (256, 1_0
 # %% [markdown] id="grid-text"
 # ### Skip tokens, not chunks
 #
-# It is tempting to cut the prompt at multiples of 1,024 first, and then to leave out each chunk that is cached. Say that 24
-# users stream, and that blocks have 1 token.
+# One could cut the prompt at multiples of 1,024 first, and then leave out each cached chunk. Say that 24 users stream,
+# and that blocks have 1 token.
 #
 # **Guess:** how many of the 5,000 cached tokens does that design compute again?
 
@@ -349,7 +349,7 @@ for block_size, budget, cap in ((1, 1_027, 1_024), (16, 1_027, 1_024), (256, 1_0
 computed_again = None
 
 # %% id="grid-reveal"
-kept = SHARED // CHUNK * CHUNK  # only chunks that are cached from end to end are left out
+kept = SHARED // CHUNK * CHUNK  # only completely cached chunks are left out
 again = SHARED - kept
 ttft = {}
 for name, hit in (("skip tokens", SHARED), ("skip chunks", kept)):
@@ -361,18 +361,19 @@ assert again == 904 and ttft == {"skip tokens": 46_384, "skip chunks": 67_848}
 
 # %% [markdown] id="grid-after"
 # Four chunks, 4,096 tokens, are left out, and 904 cached tokens are computed a second time: 21 ms more until the first
-# token. The cut belongs behind the look-up: **first the hit, then the chunks**. The reverse order was a real fault: in a
-# simulator of NVIDIA's Dynamo the first chunk was cut and then looked up, so no hit was longer than a chunk
+# token. The cut comes after the look-up: **first the hit, then the chunks**. The reverse order was a real fault: a
+# simulator of NVIDIA's Dynamo cut the first chunk and then looked it up, so no hit was longer than a chunk
 # (ai-dynamo/dynamo, issue 13188, 2026).
 
 # %% [markdown] id="saved-text"
-# ## 4. What does each of them bring?
+# ## 4. What does each of them gain?
 #
-# "5,000 of 7,000 tokens are free." Are they? The tail's queries still look at all keys before them, those of the hit too:
-# for each query and key one *pair* of work in attention. The token at position p has p + 1 pairs.
+# "5,000 of 7,000 tokens are free." Are they? The tail's queries still look at all keys before them, those of the hit
+# too. Each query with each key that it sees is one *pair* of work in attention: the token at position p has p + 1
+# pairs.
 #
-# **Guess:** what share of the work does the hit save? Choose from 29, 51, 69 and 71 percent for each row. FLOPs are
-# multiplications and additions of the whole model, Llama 3 8B: most of them per token, some per pair.
+# **Guess:** what share of the work does the hit save? Choose from 29, 51, 69 and 71 percent for each row. FLOPs are the
+# multiplications and additions of the whole model, Llama 3 8B: most are per token, some per pair.
 
 # %% id="saved-guess"
 saved = {"tokens": None, "attention pairs": None, "FLOPs": None}
@@ -395,16 +396,16 @@ for name, part in share.items():
 assert [round(100 * part, 1) for part in share.values()] == [71.4, 51.0, 69.3]
 
 # %% [markdown] id="saved-after"
-# Half of the pairs remain, since late tokens have more of them than early ones, and the hit saves the early ones. If you
-# wrote 71 three times, you counted tokens where pairs were asked for. The FLOPs are close to the tokens because at this
-# length the model does much more work per token than per pair. And memory is not saved for A alone: the hit's blocks stay
-# in the pool.
+# Half of the pairs remain, since late tokens have more of them than early ones, and the hit saves the early ones. If
+# you wrote 71 three times, you counted tokens instead of pairs. The share of FLOPs is close to that of tokens because
+# at this length the model does much more work per token than for its pairs. And the hit still takes memory: its blocks
+# stay in the pool.
 #
-# The preset reference leaves pairs out altogether, and that is what the next numbers are made of.
+# The preset reference, which gives the next numbers, ignores pairs.
 #
-# Now the time. A prompt can be served in four ways: with neither, with one of the two, or with both. Without chunking the
-# prompt has a step of its own, and the users wait for the end of the step behind it (the *exclusive baseline* of notebook
-# 00).
+# Now the time. A prompt can be served in four ways: with neither, with one of the two, or with both. Without chunking
+# the prompt runs in a step without decodes, and the users' next tokens come at the end of the step after it (the
+# *exclusive baseline* of notebook 00).
 #
 # A worked example with easy numbers: a prompt of 100 tokens, 60 of them cached, 3 users, chunks of 25. Two of the four
 # ways:
@@ -426,19 +427,21 @@ assert (alone, alone + small.step_us(0, 3)) == (180, 310) and (sum(steps), max(s
 # %% [markdown] id="cells-exercise"
 # ### Exercise 8.3: two by two
 #
-# 10 minutes, difficulty 2 of 5, about eight lines. All four ways, for any prompt. A wants one token of answer here, so it does not
-# decode afterwards. (`python -m course_lib walkthrough`, where it does, shows unchunked gaps that are 108 us longer.)
+# 10 minutes, difficulty 2 of 5, about eight lines. All four ways, for any prompt. A's answer has one token here, so A
+# does not decode afterwards. (`python -m course_lib walkthrough`, where it does, shows unchunked gaps that are 108 us
+# longer.)
 
 # %% [markdown] id="cells-hints"
 # <details><summary>Hint 1: a direction</summary>
 #
-# Caching changes only the tail: `prompt` without it, `prompt - hit` with it. So write the two ways to serve a tail once.
+# Caching changes only the tail: `prompt` tokens without it, `prompt - hit` with it. So write the two ways to serve a
+# tail once.
 #
 # </details>
 #
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# The last chunk is shorter: `min(chunk, tail - done)`. And only the unchunked gap has a second step in it.
+# The last chunk is shorter: `min(chunk, tail - done)`. And only the unchunked gap contains a second step.
 #
 # </details>
 #
@@ -459,8 +462,8 @@ from course_lib.cost.linear import LinearCost
 check.two_by_two(two_by_two, group="values")
 
 # %% [markdown] id="cells-guess-text"
-# **Guess:** 24 users stream, and no gap may be longer than 50 ms. Which of the four ways keeps that and has the earliest
-# first token? Write "neither", "chunking only", "caching only" or "both".
+# **Guess:** 24 users stream, and no gap may be longer than 50 ms. Which of the ways that keep this target has the
+# earliest first token? Write "neither", "chunking only", "caching only" or "both".
 
 # %% id="cells-guess"
 best_way = None
@@ -480,22 +483,22 @@ print(f"\nyou said {best_way}, and it is {min(kept)[1]}")
 assert cells == [(128_600, 133_792), (162_344, 23_624), (38_600, 43_792), (46_384, 23_624)] and min(kept)[1] == "caching only"
 
 # %% [markdown] id="cells-after"
-# More is not always better. Here the cache alone keeps the target, and chunking on top of it *costs* 7.8 ms of TTFT. What
-# the two do together is another thing: without the cache, chunking costs 33.7 ms of TTFT; with it, 7.8. Caching makes the
-# work less, chunking cuts what is left, and the shorter the tail, the fewer steps pay their fixed part and their decodes.
+# More is not always better. Here the cache alone keeps the target, and chunking on top of it *costs* 7.8 ms of TTFT.
+# But without the cache, chunking costs 33.7 ms of TTFT. Caching reduces the work and chunking cuts the rest: the
+# shorter the tail, the fewer steps pay a fixed part and decodes.
 #
-# But nobody knows beforehand how long a tail will be. **Guess:** from which tail on does the cache alone no longer keep 50
-# ms, with 24 users? Find it with your function: `two_by_two(PROMPT, PROMPT - tail, 24, CHUNK, m)[2][1]` is the gap of
-# caching only.
+# But a server does not know beforehand how long a tail will be. **Guess:** from which tail on does the cache alone no
+# longer keep 50 ms, with 24 users? Find it with your function: `two_by_two(PROMPT, PROMPT - tail, 24, CHUNK, m)[2][1]`
+# is the gap of caching only.
 
 # %% id="tail-guess"
-tail_from_which_chunking_matters = None  # look for it in a cell of your own, or work it out from 2,600, 18 and 108
+tail_from_which_chunking_matters = None  # look for it in a new cell, or work it out from 2,600, 18 and 108
 
 # %% id="tail-reveal"
 first_over = next(t for t in range(1, PROMPT) if two_by_two(PROMPT, PROMPT - t, 24, CHUNK, m)[2][1] > 50_000)
 print(f"you said {tail_from_which_chunking_matters}, and it is {first_over:,} tokens")
 if tail_from_which_chunking_matters == 2_634:
-    print("That forgets the step behind the prompt's own: the users' tokens come at its end.")
+    print("That forgets the step after the prompt's: the users' tokens come at its end.")
 tails = range(200, 7_001, 100)
 fig, ax = plt.subplots(figsize=(8, 3.2), layout="constrained")
 for column, look in ((2, {"label": "caching only", "linestyle": "-", "color": "#d55e00"}), (3, {"label": "both", "linestyle": "--", "color": "#0072b2"})):
@@ -508,19 +511,20 @@ plt.show()
 assert first_over == 2_345
 
 # %% [markdown] id="tail-after"
-# One user with a cold cache is enough, or one who pastes a new document behind the cached one. A server sets a chunk size
-# for the long tails that come, and pays a few milliseconds for the others.
+# Such a tail needs only one user whose prompt is not cached, or who pastes a new document after the cached one. A
+# server sets a chunk size for long tails, and pays a few milliseconds for the others.
 
 # %% [markdown] id="same-text"
 # ## 5. Is it the same answer?
 #
-# Attached K and V were computed by another request, in other chunks, beside other users. Is the answer the same as that of
-# a *cold* run, in which nothing is cached? In arithmetic with a fixed order of sums it must be, bit for bit (notebook 04).
-# In ordinary arithmetic a warm run and a cold one cut the work differently, so last bits may differ, and with them, now and
-# then, a token. That is no proof of a fault, and a fault can hide behind it.
+# Attached K and V were computed for another request, in other chunks, in a batch with other users. Is the answer the
+# same as that of a *cold* run, in which nothing is cached? In arithmetic with a fixed order of sums it must be, bit for
+# bit (notebook 04). In ordinary arithmetic a run with a hit and a cold one cut the work differently, so last bits may
+# differ, and sometimes a token. Such a difference proves no fault, and a fault can hide among them.
 #
-# Here is the course's engine with a small model in exact arithmetic: 70 tokens, 50 of them shared, blocks of 4, chunks of
-# 10. The second line attaches blocks that were made in chunks of 7. In the third the pool is so small that A is preempted.
+# Here is the course's engine with a small model in exact arithmetic: 70 tokens, 50 of them shared, blocks of 4,
+# chunks of 10. The second line attaches blocks that were computed in chunks of 7. In the third the pool is so small
+# that A is preempted.
 #
 # **Guess:** in which of the three are K, V and logits equal to the cold run's, in every bit?
 
@@ -538,7 +542,7 @@ def new_engine(num_blocks=80):
 
 
 def to_first_token(engine, prompt, chunk=10):
-    """Run a prompt until its first answer token: hits at its admissions, its chunks, and what it left."""
+    """Run a prompt until its first answer token: hits at its admissions, its chunks, and its K, V and logits."""
     engine.scheduler.max_chunk = chunk
     request = engine.add_request(prompt, max_tokens=2)
     hits, chunks = [], []
@@ -547,7 +551,7 @@ def to_first_token(engine, prompt, chunk=10):
         hits += [hit for i, hit in record.hits if i == request.id]
         chunks += [(start, stop) for i, start, stop in record.chunks if i == request.id]
     left = (*engine.kv(request), engine.logits[request.id])
-    engine.abort(request)  # one token is all we want
+    engine.abort(request)  # one token is enough
     return hits, chunks, left
 
 
@@ -563,37 +567,38 @@ for name in equal_bits:
     assert same and hits == ([48, 60] if name == "preempted" else [48])
 
 # %% [markdown] id="same-after"
-# All three. K and V of a token depend on the tokens up to it and on nothing else, so it does not matter who computed them,
-# or in which chunks. Look at the last line: A lost its blocks when 68 tokens were computed, waited, and was looked up a
-# second time. Now it finds 60 tokens: the 48 that the earlier request had left, and 12 that it had published itself. The
-# look-up at a second admission is the same code as at the first, and it must not be forgotten.
+# All three. K and V of a token depend on the tokens up to it and on nothing else, so it does not matter which request
+# computed them, or in which chunks. Look at the last line: A was preempted when 68 tokens were computed, waited, and
+# was looked up a second time. Now it finds 60 tokens: the 48 of the earlier request, and 12 that A itself had computed
+# and *published*, that is, entered in the prefix cache. The second admission needs the same look-up as the first.
 #
 # (`python -m course_lib walkthrough --engine` runs the 7,000 tokens of this notebook on a larger model in all four ways. It
 # takes half a minute.)
 #
 # ### Write the test
 #
-# The faults of this composition are public. In nano-vllm alone, in the weeks after chunks were added to its cache: how much
-# is left was counted before the hit was known, so a prompt of 465 tokens with a hit of 256 was cut at [256, 721) (pull
-# requests 207 and 210); attention read slots of the prompt that no chunk had written yet (issue 212); blocks could be found
-# before they held anything (issue 208, which argues about when that does harm). All of that is from April 2026, and each
-# part had worked alone.
+# Faults of this combination are public. In nano-vllm alone, in April 2026, in the weeks after chunks were added to its
+# cache: the tokens left were counted before the hit was known, so a prompt of 465 tokens with a hit of 256 was cut at
+# [256, 721) (pull requests 207 and 210); attention read slots of the prompt that no chunk had written yet (issue 212);
+# blocks could be found before they held anything (issue 208, which discusses when that does harm). Chunks and cache had
+# each worked alone.
 #
-# Somebody hands you an engine, the part of a server that plans its steps and runs them. Your test gets two functions:
+# You test an engine, the part of a server that plans steps and runs them, without seeing its code. Your test gets two
+# functions:
 #
 # - `serve(prompts, chunk, answer=1, together=False, preempt=0)` serves a list of prompts on a fresh engine with blocks of
-#   **4** tokens, at most `chunk` tokens of a prompt in a step. Each prompt comes when the one before is done; with
-#   `together=True` all come at once. Each gets `answer` tokens. With `preempt=n` each loses its blocks after its n-th step,
-#   once, and waits to be admitted again.
-# - `reference(token_ids)` gives `k, v, logits` of one cold pass that is right.
+#   **4** tokens, at most `chunk` tokens of a prompt in a step. Each prompt comes when the one before is finished; with
+#   `together=True` all come at once. Each gets `answer` tokens. With `preempt=n` each is preempted once, after its n-th
+#   step, and waits to be admitted again.
+# - `reference(token_ids)` gives `k, v, logits` of a correct cold pass.
 #
-# `serve` returns for each prompt `tokens, hit, k, v, logits`: the prompt and all of its answer but the last token, which is
-# every token that has K and V; how much was attached at its last admission; K and V of these tokens, [layers, tokens,
-# kv_heads, head_dim]; the logits behind the last of them. All arithmetic is exact. When a wrong engine cannot go on,
-# `serve` itself raises, and that counts as your refusal.
+# `serve` returns for each prompt `tokens, hit, k, v, logits`: the tokens that have K and V, namely the prompt and the
+# answer without its last token; the number attached at the last admission; K and V of these tokens, [layers, tokens,
+# kv_heads, head_dim]; the logits of the last of them. All arithmetic is exact. When a wrong engine cannot go on,
+# `serve` raises, and that counts as your refusal.
 #
-# Three engines are right: one has two other users decoding in every step, one keeps its prefixes in a radix tree. Fourteen
-# are wrong. Here is a test that looks sensible, and what the check says about it:
+# Three engines are right; one of them has two other users decoding in every step, and one keeps its prefixes in a radix
+# tree (notebook 07). Fourteen are wrong. Here is a test that looks sensible, and what the check says about it:
 
 # %% id="test-example"
 def weak_check(serve, reference):
@@ -609,40 +614,40 @@ for group in ("behind_a_hit", "saved", "order"):
         print(str(error).splitlines()[0])
 
 # %% [markdown] id="test-exercise"
-# Every bit is compared there, and most of the wrong engines pass. Before you write: which of these questions would show
-# which kind of fault? *A prompt longer than a chunk; a hit that is no multiple of the chunk; a hit longer than a chunk;
-# prompts that part inside a block; the same prompt twice; two at once; a preemption in the middle of an answer; a look at
-# `hit`.*
+# That test compares every bit, and most of the wrong engines pass. Before you write: which of these would show which
+# kind of fault? *A prompt longer than a chunk; a hit that is no multiple of the chunk; a hit longer than a chunk;
+# prompts that first differ inside a block; the same prompt twice; two at once; a preemption in the middle of an answer;
+# a look at `hit`.*
 #
-# You may think that equal K, V and logits prove the cache right. But a cache that finds nothing gives equal bits as well.
-# With `together=True`, or after a preemption, do not ask for a certain hit: right engines differ there.
+# You may think that equal K, V and logits prove the cache right. But a cache that finds nothing gives equal bits as
+# well. With `together=True`, or after a preemption, do not assert a certain hit: right engines differ there.
 #
 # ### Exercise 8.4: a test for both together
 #
 # 20 minutes, difficulty 4 of 5, about ten lines. Prompts of 20 to 30 tokens are enough (160 at most, of all prompts together); token ids
-# are 0 to 127. Points come in three groups: what stands behind a hit (7 wrong engines), what is saved (4), and the order of
-# things (3).
+# are 0 to 127. Points come in three groups: the tokens after a hit (7 wrong engines), what is saved (4), and the order
+# of events (3).
 
 # %% [markdown] id="test-hints"
 # <details><summary>Hint 1: a direction</summary>
 #
-# Write the comparison once, for all results of a `serve`. Then think of three or four calls of `serve`, each for certain
+# Write the comparison once, for all results of a `serve`. Then choose three or four calls of `serve`, each for certain
 # faults.
 #
 # </details>
 #
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# Serve `[a, b, a]`, where a has 24 tokens and b parts from it at token 18, in chunks of 7: one call has a hit inside a
-# block, one longer than a chunk, one no multiple of it, and a prompt that is cached from end to end. What are the three
-# hits? Assert them.
+# Serve `[a, b, a]` in chunks of 7, where a has 24 tokens and b differs from it from token 18 on. This one call has
+# prompts that differ inside a block, a hit longer than a chunk and no multiple of it, and a prompt that is cached
+# completely. What are the three hits? Assert them.
 #
 # </details>
 #
 # <details><summary>Hint 3: nearly the code</summary>
 #
 # `serve([a, b, a], 7)` with the hits `[0, 16, 20]`; `serve([a, b], 6, together=True)`; `serve([a], 6, answer=3,
-# preempt=5)`, where 25 tokens are computed when the blocks are lost, and the last one stands alone in its block.
+# preempt=5)`, where 25 tokens are computed at the preemption, and the last one stands alone in its block.
 #
 # </details>
 
@@ -661,14 +666,14 @@ def check_composition(serve, reference):
     results = one_by_one + serve([a, b], 6, together=True) + serve([a], 6, answer=3, preempt=5)
     for tokens, hit, *left in results:
         for name, got, want in zip(("k", "v", "logits"), left, reference(tokens)):
-            assert np.array_equal(got, want), f"{name} differs for {len(tokens)} tokens behind a hit of {hit}"
+            assert np.array_equal(got, want), f"{name} differs for {len(tokens)} tokens after a hit of {hit}"
     hits = [hit for _, hit, *_ in one_by_one]
     assert hits == [0, 16, 20], f"hits of {hits}"
     ### END SOLUTION
 
 # %% [markdown] id="test-check-text"
-# The first check is about what stands behind a hit, the second about what is saved, the third about the order of things. In
-# each your test must also accept the three right engines.
+# The first check is about the tokens after a hit, the second about what is saved, the third about the order of events.
+# In each your test must also accept the three right engines.
 
 # %% id="test-check-behind" check="check_composition" group="behind_a_hit" points=3
 check.check_composition(check_composition, group="behind_a_hit")
@@ -680,20 +685,20 @@ check.check_composition(check_composition, group="saved")
 check.check_composition(check_composition, group="order")
 
 # %% [markdown] id="test-after"
-# Such a test takes a second. Each of its lines stands for a fault that somebody shipped.
+# Such a test takes a second. Each of its lines stands for a fault that was shipped.
 
 # %% [markdown] id="break-text"
 # ## 6. Break it
 #
-# First the small ones: every wrong `admit` that the course keeps, for A in blocks of 16, and for a prompt of 5,008 tokens
-# that is cached as a whole.
+# First every wrong `admit` that the course has collected, for A in blocks of 16, and for a prompt of 5,008 tokens that
+# is cached completely.
 
 # %% id="break-admit"
 for answer in EXERCISES["admit"].wrong_answers:
     hit, full = (wrong("admit", answer.name)(*setting, 16) for setting in ((PROMPT, SHARED), (5_008, 5_008)))
     notes = []
     if hit > SHARED or full > 5_008:
-        notes.append("attaches what nobody computed")
+        notes.append("attaches what no request computed")
     if full == 5_008:
         notes.append("a full hit never runs")
     if hit % 16 or full % 16:
@@ -706,8 +711,8 @@ for answer in EXERCISES["admit"].wrong_answers:
 # 1. Two of them show nothing wrong in these two prompts. Which prompts would show them?
 # 2. Which of these mistakes would a comparison of K, V and logits never find?
 #
-# Now every wrong `next_chunk`, behind a hit of 4,992 with a cap of 1,024. At most five chunks
-# are asked for: which of them would never end, and why?
+# Now every wrong `next_chunk`, after a hit of 4,992 with a cap of 1,024. The cell asks for at most five chunks: which
+# functions would never end, and why?
 
 # %% id="break-chunk"
 for answer in EXERCISES["next_chunk"].wrong_answers:
@@ -717,11 +722,11 @@ for answer in EXERCISES["next_chunk"].wrong_answers:
     print(f"{answer.name:20} {shown:48} {'right here' if right else ''}")
 
 # %% [markdown] id="break-tests-text"
-# Six of them are right in this setting. Which cap, budget or request would show each? And why does `advances` stop so
-# early?
+# Six of them are right in this setting. Which cap, budget or request would show each mistake? And why does `advances`
+# stop so early?
 #
-# And the tests. Below, each wrong *test* that the course keeps is put before the same engines as yours. Hatched: the test
-# is wrong about this engine. Before you run it: which engine is refused by a test that looks at hits and at nothing else?
+# And the tests. Below, each wrong *test* of the collection runs on the same engines as yours. Hatched: the test is
+# wrong about this engine. Before you run it: which engine is refused by a test that looks at hits alone?
 
 # %% id="break-tests"
 exercise = EXERCISES["check_composition"]
@@ -752,11 +757,13 @@ print("tests that each wrong engine gets past:", past)
 # %% [markdown] id="explore-text"
 # ## 7. Look for yourself
 #
-# Move what is cached, the block, the chunk and the number of users. On the left are A's steps, on the right the four ways.
+# Change the cached tokens, the block size, the chunk size and the number of users. On the left are A's steps, on the
+# right the four ways.
 #
 # 1. Which block size costs A a third chunk? What else can do that?
-# 2. With 24 users, how little must be cached for "caching only" to break the target?
-# 3. Find a setting in which "both" is the best of the ways that keep the target. What must be true of the tail?
+# 2. With 24 users, below how many cached tokens does "caching only" miss the target?
+# 3. Find a setting in which "both" has the earliest first token of the ways that keep the target. What must be true of
+#    the tail?
 
 # %% id="explore"
 from course_lib.widgets.both import explore_both
@@ -766,7 +773,7 @@ explore_both()
 # %% [markdown] id="questions-text"
 # ## 8. Questions
 #
-# Commit to an answer before you read on. Each wrong answer says which thought leads to it. The score is yours alone.
+# Choose an answer before you read on. Each wrong answer says which mistake leads to it. The score is not reported.
 
 # %% id="questions"
 from course_lib.learner.quiz import quiz
@@ -776,9 +783,9 @@ quiz("08_both")
 # %% [markdown] id="end"
 # ## What you can do now
 #
-# - Say how much of a prompt is attached, for any block size, and why a full hit still computes something.
-# - Name the tokens of every chunk behind a hit, in absolute positions, under a cap, a budget, or both.
-# - Say what chunking and caching bring alone and together, and from which tail on chunking matters.
+# - Say how much of a prompt is attached, for any block size, and why a completely cached prompt still computes a block.
+# - Name the tokens of every chunk after a hit, in absolute positions, under a cap, a budget, or both.
+# - Say what chunking and caching gain alone and together, and from which tail on chunking matters.
 # - Write the test that an engine with both must pass, and name a shipped fault for each of its lines.
 #
-# All times were modelled. What a real device says to them: notebook 09.
+# All times were modelled. Notebook 09 measures a real device.

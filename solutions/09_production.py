@@ -9,19 +9,20 @@
 # %% [markdown] id="title"
 # # 09 The real device, and the servers out there
 #
-# Up to here every time was *modelled*: it came from a formula. Does a real device agree? In this notebook you time steps on
-# your own machine, fit a cost to them, and turn a target into the knobs of a server. Then you meet the servers that people
-# run, by version and date, run their policies side by side, and freeze a real server over HTTP. At the end stands the
-# capstone: a scheduling policy of your own, against theirs.
+# Up to here every time was *modelled*: it came from a formula. Does a real device agree? In this notebook you time
+# steps on your machine, fit a cost to them, and turn a target into the knobs of a server. Then you compare widely used
+# servers, by version and date, run their policies on one workload, and freeze a real server over HTTP. The capstone at
+# the end: write a scheduling policy and compare it with theirs.
 #
 # About 80 minutes. NumPy is enough; the pictures use matplotlib. With a CUDA device and torch, section 1 measures there.
 # Positions count from 0.
 #
 # The words that the notebook builds on: a *request* is a prompt and the answer to it. A server works in *steps*. A step
 # computes *chunks* of prompts (*prefill*), and for each *streaming* user one *decode*, which gives that user's next token.
-# For every token, keys and values are kept in the *KV cache*, in *blocks* of so many tokens. *TTFT* is the time from a
-# request's arrival to its first token; *ITL*, inter-token latency, is the gap between one token and the next. A *target* is
-# the most that such a time may be. The *budget* is how many tokens a step may compute, decodes included.
+# For every token, keys and values are kept in the *KV cache*, in *blocks* of a fixed number of tokens. *TTFT* is the
+# time from a request's arrival to its first token; *ITL*, inter-token latency, is the gap between one token and the
+# next. A *target* is the longest that such a time may be. The *budget*, `max_num_batched_tokens`, is the largest number
+# of tokens that a step may compute, decodes included.
 #
 # **Two kinds of numbers.** *Measured* numbers differ from machine to machine and from run to run; no check and no question
 # depends on one. *Modelled* numbers are the same everywhere. Each cell says which it prints.
@@ -51,17 +52,17 @@ from course_lib.schedule.profiles import PROFILES
 
 
 def wrong(exercise, name):
-    """One of the wrong answers that the course keeps, as a function."""
+    """One of the course's collected wrong answers, as a function."""
     return EXERCISES[exercise].compile(EXERCISES[exercise].wrong_answer(name).source)
 
 
 # %% [markdown] id="time-text"
 # ## 1. How long does a step take?
 #
-# To measure a step you read a clock, run it, and read the clock again. On a GPU that is wrong by a large factor. The host
-# (the CPU) only puts the step into a queue and goes on; the device works through the queue by itself. `torch.cuda.synchronize()`
-# returns when the queue is empty. Here is one, played: *starting* a step takes the host 40 us, the device takes 5 ms for it, and
-# 60 ms more for the very first, for which it loads code and reserves memory.
+# To measure a step you read a clock, run it, and read the clock again. On a GPU that is wrong by a large factor. The
+# host (the CPU) only puts the step into a queue and goes on; the device works through the queue by itself.
+# `torch.cuda.synchronize()` returns when the queue is empty. Here is a simulated GPU: *starting* a step takes the host
+# 40 us, the device takes 5 ms for it, and 60 ms more for the very first, for which it loads code and reserves memory.
 #
 # **Guess:** a colleague runs one step to warm up, then times five without any synchronize and takes the median. How many
 # microseconds does the colleague find? And with a synchronize in the right places?
@@ -75,7 +76,7 @@ gpu = {"steps": [5_000, 5_020, 5_010, 5_060, 25_000], "first_us": 60_000, "launc
 
 
 def clocked(name):
-    """What a wrong time_step of the course makes of the played GPU (modelled)."""
+    """What one of the course's wrong time_step functions finds on the simulated GPU (modelled)."""
     device = Device(**gpu)
     return wrong("time_step", name)(device.run, device.synchronize, device.clock, 5)
 
@@ -83,7 +84,7 @@ def clocked(name):
 true_us = 5_020 + 40 + 3  # the median step, to start it, and to hear that it is done
 print(f"you said {without_us} without and {with_us} with synchronize; it is {clocked('no_synchronize'):,.0f} and {true_us:,} us (modelled)")
 if without_us is not None and without_us > 1_000:
-    print("Without a synchronize the clock sees only how long the host takes to start a step.")
+    print("Without a synchronize the clock shows only how long the host takes to start a step.")
 print()
 for name in ("no_synchronize", "first_run_counts", "mean", "one_wait_for_all", "warm_up_still_runs"):
     print(f"{name:20} {clocked(name):10,.0f} us")
@@ -96,10 +97,10 @@ assert clocked("no_synchronize") == 40 and clocked("mean") > 1.5 * true_us
 # Step by step, what a measurement needs:
 #
 # 1. *Warm up.* Run one step and wait for it, before any clock is read.
-# 2. *Begin on an idle device.* Whatever runs on would be counted.
+# 2. *Begin on an idle device.* Otherwise earlier work is counted.
 # 3. *Wait for the end.* Run the step, synchronize, and only then read the clock again.
-# 4. *Repeat, and take the median.* Some repeat is disturbed by other work. A mean carries that into the result, and a minimum is
-#    what never happens to a user. (Say which you took; the minimum is fine for comparing two kernels.)
+# 4. *Repeat, and take the median.* Other work disturbs some repeats. They change a mean, and a minimum is a time that
+#    users hardly ever see. (Say which you took; the minimum is fine for comparing two kernels.)
 #
 # And the clock itself must be fine enough. **Which of these would you use?**
 
@@ -109,26 +110,26 @@ for name in ("time", "monotonic", "perf_counter"):
     print(f"time.{name:13} ticks every {info.resolution * 1e6:g} us; can it be set back? {'yes' if info.adjustable else 'no'}")
 
 # %% [markdown] id="time-exercise"
-# `perf_counter` is made for intervals. `time` follows the calendar, which somebody may correct in the middle of a step. (On
-# CUDA, `torch.cuda.Event(enable_timing=True)` lets the device itself note the time; the two events are read after a
+# `perf_counter` is made for intervals. `time` follows the calendar, which may be corrected in the middle of a step. (On
+# CUDA, with `torch.cuda.Event(enable_timing=True)` the device itself records the time; read the two events after a
 # synchronize.)
 #
 # ### Exercise 9.1: time a step
 #
-# 8 minutes, difficulty 2 of 5, about eight lines. What runs, waits and tells the time is given to you, so that the check can
-# play the device: *it does not depend on how fast your machine is*.
+# 8 minutes, difficulty 2 of 5, about eight lines. `run`, `synchronize` and `clock` are arguments, so that the check can
+# simulate the device: *it does not depend on how fast your machine is*.
 
 # %% [markdown] id="time-hints"
 # <details><summary>Hint 1: a direction</summary>
 #
-# Warm up and wait before the loop; in the loop wait behind `run()`, which also leaves the device idle for the next repeat; take
-# the median behind the loop.
+# Warm up and wait before the loop; in the loop wait after `run()`, which also leaves the device idle for the next
+# repeat; take the median after the loop.
 #
 # </details>
 #
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# `synchronize()` stands twice: behind the warm-up, and behind each measured `run()`, before the clock is read.
+# `synchronize()` stands twice: after the warm-up, and after each measured `run()`, before the clock is read.
 #
 # </details>
 #
@@ -148,8 +149,9 @@ from collections.abc import Callable
 check.time_step(time_step, group="values")
 
 # %% [markdown] id="measure-text"
-# Now for real. `measure_steps` runs single steps of the course's engine (the seeded model "tiny") with your `time_step`: chunks
-# of several lengths at several places of a prompt, decodes with short and long contexts, and both together.
+# Now your machine. `measure_steps` runs single steps of the course's engine (the seeded model "tiny") with your
+# `time_step`: chunks of several lengths at several positions of a prompt, decodes with short and long contexts, and
+# both together.
 
 # %% id="measure"
 _, _, device_words = device_model()
@@ -163,15 +165,15 @@ for (tokens, start, decodes, context), (_, us) in zip(GRID, samples):
 # %% [markdown] id="fit-text"
 # ## 2. From times to a cost
 #
-# The course's modelled times are *linear*: a fixed part, so much per prompt token, so much per decode. Which three numbers
-# fit your machine best?
+# The course's modelled times are *linear*: a fixed part, a cost per prompt token and a cost per decode. Which three
+# numbers fit your machine best?
 #
 # A worked example with three made-up steps, which three numbers explain exactly:
 
 # %% id="fit-example"
 made_up = np.array([[0, 10, 3_700.0], [100, 0, 4_400.0], [200, 10, 7_300.0]])  # prompt tokens, decodes, us
 
-# Step 1: one column for each thing that a step pays for. Every step pays the fixed part once: a column of ones.
+# Step 1: one column for each cost. Every step pays the fixed part once: a column of ones.
 columns = np.column_stack([np.ones(3), made_up[:, 0], made_up[:, 1]])
 print(columns)
 
@@ -183,11 +185,11 @@ print("fixed, per prompt token, per decode:", costs.round(6))
 assert np.allclose(columns @ costs, made_up[:, 2])
 
 # %% [markdown] id="fit-exercise"
-# With more steps than costs nothing fits exactly. *Least squares* takes the costs for which the squared errors, summed over all
-# steps, are smallest: `np.linalg.lstsq(columns, us, rcond=None)[0]`.
+# With more steps than costs there is no exact fit. *Least squares* takes the costs for which the sum of the squared
+# errors over all steps is smallest: `np.linalg.lstsq(columns, us, rcond=None)[0]`.
 #
-# You may think that three well chosen steps are enough. They are, as long as nothing is measured: every measurement has an
-# error, and more steps than costs let the errors cancel.
+# You may think that three well chosen steps are enough. But every measurement has an error, and with more steps than
+# costs the errors partly cancel.
 #
 # ### Exercise 9.2: fit the linear cost
 #
@@ -203,7 +205,7 @@ assert np.allclose(columns @ costs, made_up[:, 2])
 #
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# The column of ones. Without it a step that holds nothing would take no time, and the other two costs bend to make up for it.
+# The column of ones. Without it an empty step would take no time, and the other two costs become wrong.
 #
 # </details>
 #
@@ -223,13 +225,14 @@ check.fit_linear(fit_linear, group="exact")
 check.fit_linear(fit_linear, group="noisy")
 
 # %% [markdown] id="agree-text"
-# Does your machine agree with a linear model? On the left each dot is a step; on the line, fit and measurement are equal.
-# `fit_cost` of the library is a relative of your function: it makes the squared *relative* errors small (each error divided by
-# its step's time), lets no cost be negative, and has two more terms: *pairs*, how many keys all queries of a chunk see together,
-# and the context tokens that decodes read. It also says how far to trust itself.
+# Does your machine agree with a linear model? Each dot is a step, with your fit on the left; on the line, fit and
+# measurement are equal. The library's `fit_cost` is similar to your function: it minimizes the squared *relative*
+# errors (each error divided by its step's time), allows no negative cost, and has two more terms: *pairs*, the number
+# of keys that all queries of a chunk see together, and the context tokens that decodes read. It also says how far to
+# trust the fit.
 #
 # **Guess:** in a step with a chunk of 1,024, what do 24 decodes add, compared with a step of these 24 decodes alone? Write the
-# ratio (alone / added). If they rode along for nothing it would be infinite; if they saved nothing it would be 1.
+# ratio (alone / added). If decodes cost nothing beside a chunk it would be infinite; if nothing is saved it is 1.
 
 # %% id="agree-guess"
 ratio_on_a_gpu_model = None  # Llama 3 8B on an H100, modelled
@@ -270,13 +273,13 @@ print(f"here         MEASURED: {alone / 1e3:.1f} ms alone, {added / 1e3:.1f} ms 
 print(f"you said {ratio_on_a_gpu_model} for the GPU and {ratio_here} here")
 
 # %% [markdown] id="agree-after"
-# On the modelled GPU a step reads all weights once, whatever it holds. A decode that joins a chunk finds them read already, and
-# pays only for its own part: that is *piggybacking*, and the name says it well. It still reads its own keys and values from
-# memory, so it is not free.
+# On the modelled GPU a step reads all weights once, whatever it computes. For a decode that joins a chunk they are not
+# read again: this is called *piggybacking*. The decode still reads its keys and values from memory, so it is not free.
 #
-# On a CPU the picture is likely another one. The course's engine keeps the bits of every request apart from its neighbours: each
-# decode gets a tile of its own in every matrix product (notebook 04), and a tile of 32 rows is computed for one token.
-# Riding along then saves little more than the fixed part. **Both are true, of their device**: that is why one measures.
+# On a CPU the result is probably different. In the course's engine the bits of a request do not depend on the others in
+# the batch: each decode gets a separate tile in every matrix product (notebook 04), and a tile of 32 rows is computed
+# for one token. Riding along then saves little more than the fixed part. **Both are true, each for its device**: that
+# is why one measures.
 #
 # Does the same total work take the same total time, however it is cut? The number of query-key pairs is the same for every
 # cut. What must be read from memory is not:
@@ -297,13 +300,13 @@ assert sums[64] > 2 * sums[1_024]
 # %% [markdown] id="recommend-text"
 # ## 3. Which knobs for which target?
 #
-# A server has two knobs that matter here. `max_chunk` is the most that one request gets in a step. `max_num_batched_tokens` is
-# the budget of the step as a whole. **Which of the two bounds a streaming user's gap?** Think of four long prompts that wait at the
-# same time, before you read on.
+# A server has two knobs that matter here. `max_chunk` is the most tokens of one request in a step.
+# `max_num_batched_tokens` is the budget of the whole step. **Which of the two bounds a streaming user's gap?** Before
+# you read on, think of four long prompts that wait at the same time.
 #
-# With a cap of 1,024 and a budget of 4,120, four prompts put 4,096 prompt tokens into one step. So it is the budget that bounds
-# the step, and the cap only says how it is shared. And there is one more thing that the linear model does not know: the last
-# chunk of a long prompt looks back at all keys before it.
+# With a cap of 1,024 and a budget of 4,120, four prompts put 4,096 prompt tokens into one step. So the budget bounds
+# the step, and the cap only divides it. And the linear model leaves one thing out: the last chunk of a long prompt
+# looks back at all keys before it.
 
 # %% id="recommend-example"
 cost = PRESETS["reference-attention"]  # 2,600 us + 15 per prompt token + 108 per decode + 0.00074 per pair; modelled
@@ -318,28 +321,29 @@ assert four > 50_000
 # %% [markdown] id="recommend-exercise"
 # ### Exercise 9.3: recommend max_chunk and the budget
 #
-# 12 minutes, difficulty 3 of 5, about ten lines. It works for any cost that has `work_us`: the presets, and the one that you
-# have just fitted. Take the step that takes longest: the last chunk of the longest prompt, beside a decode of every user. The
-# largest chunk that fits is found fastest by halving (binary search), since a longer chunk never takes less.
+# 12 minutes, difficulty 3 of 5, about ten lines. It works for any cost that has `work_us`: the presets, and the one
+# that you have just fitted. Consider the longest step: the last chunk of the longest prompt, beside a decode of every
+# user. Binary search finds the largest chunk that fits fastest, since a longer chunk never takes less time.
 
 # %% [markdown] id="recommend-hints"
 # <details><summary>Hint 1: a direction</summary>
 #
-# Write a function `fits(chunk)` that asks whether the worst step meets the target. Then look for the largest chunk for which it
-# says True. Trying them all works too, with longer waits.
+# Write a function `fits(chunk)` that says whether the worst step meets the target. Then find the largest chunk for
+# which it is True. Trying them all works too, but takes longer.
 #
 # </details>
 #
 # <details><summary>Hint 2: the step that is usually missed</summary>
 #
-# The worst chunk is `(longest - chunk, longest)`, not `(0, chunk)`. And the budget must hold the decodes as well as the chunk.
+# The worst chunk is `(longest - chunk, longest)`, not `(0, chunk)`. And the budget must include the decodes as well as
+# the chunk.
 #
 # </details>
 #
 # <details><summary>Hint 3: nearly the code</summary>
 #
-# Keep a chunk that fits (0) and one that is too large (`longest + 1`). While they are more than 1 apart, try the middle, and put
-# it in the place of one of them. The budget is `chunk + users`; if no chunk fits, return (0, 0).
+# Keep a chunk that fits (0) and one that is too large (`longest + 1`). While they are more than 1 apart, try the
+# middle, and replace one of them by it. The budget is `chunk + users`; if no chunk fits, return (0, 0).
 #
 # </details>
 
@@ -353,9 +357,10 @@ check.recommend(recommend, group="values")
 
 # %% [markdown] id="explore-text"
 # Your rule on several modelled devices. Each dot is a step of the longest prompt. Why do the steps of `reference-attention` grow, and
-# why do 50 ms leave so little for `8b-h100` when the longest prompt is 32,768? (Take `longest` for every user's context, says
-# the exercise: 24 such decodes would read 103 GB of keys and values in each step. That is more than the card holds, so a real
-# server would run fewer users.) On an L4, try fewer users: no chunk helps where weights and decodes alone take too long.
+# why do 50 ms leave so little for `8b-h100` when the longest prompt is 32,768? (The exercise takes `longest` for every
+# user's context: 24 such decodes would read 103 GB of keys and values in each step. That is more than the card has, so
+# a real server would run fewer requests.) On an L4, try fewer users: no chunk helps where weights and decodes alone
+# take too long.
 
 # %% id="explore"
 from course_lib.widgets.device import explore_knobs
@@ -369,16 +374,17 @@ for target in (20_000, 50_000, 200_000):
 # %% [markdown] id="servers-text"
 # ## 4. The servers out there
 #
-# Who had the idea? Names get mixed up, so here they are in order:
+# Whose idea was it? The names get mixed up, so here are the papers in order:
 #
-# - **SARATHI** (arXiv 2308.16369, August 2023): cut prompts into chunks, and let decodes ride along with each (*piggybacking*).
+# - **SARATHI** (arXiv 2308.16369, August 2023): cut prompts into chunks, and run decodes in the same steps
+#   (*piggybacking*).
 # - **Dynamic SplitFuse** (DeepSpeed-FastGen, arXiv 2401.08671, January 2024): the same idea, found in parallel: split long prompts,
 #   fuse short ones, so that every step has the same number of tokens.
-# - **Sarathi-Serve** (arXiv 2403.02310, March 2024; OSDI '24): the scheduler made of it. *Stall-free*: decodes first, then half
-#   done prompts, then new ones, in one token budget.
+# - **Sarathi-Serve** (arXiv 2403.02310, March 2024; OSDI '24): a scheduler built on it. *Stall-free*: decodes first,
+#   then partly computed prompts, then new ones, in one token budget.
 #
-# Two of them are not the same paper, although the names nearly are. **Guess:** what is the budget of a vLLM 0.33.0 server
-# (`vllm serve`, no flags) on an A100 with 80 GB? And how long does a full step of 8,192 tokens, an
+# SARATHI and Sarathi-Serve are two papers, although the names are nearly the same. **Guess:** what is the budget of a
+# vLLM 0.33.0 server (`vllm serve`, no flags) on an A100 with 80 GB? And how long does a full step of 8,192 tokens, an
 # H100's default, take with 24 decodes in it, by the preset `reference-attention` (no particular GPU)? Write two numbers.
 
 # %% id="servers-guess"
@@ -401,10 +407,10 @@ if budget_on_a100 == 8_192:
 assert 145_000 < full_step < 155_000
 
 # %% [markdown] id="servers-after"
-# "Chunked prefill is on by default" says nothing about a freeze: with a budget of 8,192 a prompt of 8,000 tokens is one chunk.
-# vLLM's own advice is about 2,048 for short gaps, and more than 8,192 for throughput.
+# "Chunked prefill is on by default" does not exclude a freeze: with a budget of 8,192 a prompt of 8,000 tokens is one
+# chunk. vLLM's documentation advises about 2,048 for short gaps, and more than 8,192 for throughput.
 #
-# What each server calls our knobs. All read on 2026-11-30; look again before you rely on a default.
+# The names of our knobs in each server, all read on 2026-11-30; check again before you rely on a default.
 #
 # | ours | vLLM 0.33.0 | SGLang 0.5.23 | TensorRT-LLM (docs of 1.3 to 1.4 rc) | Sarathi-Serve 96f9911 |
 # | --- | --- | --- | --- | --- |
@@ -416,9 +422,9 @@ assert 145_000 < full_step < 155_000
 # | a cut falls | anywhere | at the end of a page (1 token by default) | at the end of a KV block | anywhere |
 # | profile here | `vllm-0.33.0` | `sglang-prefill-first`, `sglang-mixed` | `tensorrt-llm` | `sarathi` |
 #
-# Three servers "have chunked prefill", and they put different things into a step. All profiles of the course on one small
-# workload: 36 requests, 30 a second, one in six with a long prompt. Goodput counts the requests that meet both targets, TTFT 500
-# ms and ITL 50 ms. **Before you run it:** which profiles will miss the ITL target even with a budget of 2,048?
+# Servers that "have chunked prefill" put different things into a step. Here are all profiles of the course on one small
+# workload: 36 requests, 30 a second, one in six with a long prompt. Goodput counts the requests that meet both targets,
+# TTFT 500 ms and ITL 50 ms. **Before you run it:** which profiles will miss the ITL target even with a budget of 2,048?
 
 # %% id="profiles"
 work = list(capstone.mixed_workload(7, count=36, rate=30))
@@ -433,24 +439,24 @@ assert met["vllm-0.33.0", 2_048] > 3 * met["vllm-0.33.0", 8_192] > 0
 assert met["sglang-prefill-first", 2_048] < met["sglang-mixed", 2_048]
 
 # %% [markdown] id="profiles-after"
-# 1. `sglang-prefill-first` cuts its prompts as well. Its users still wait: while prompts are there, it runs nothing but prompts.
-#    Chunking without mixing bounds the step and not the gap.
+# 1. `sglang-prefill-first` cuts its prompts as well. Its users still wait: while there are prompts, its steps have
+#    prompts only. Chunking without mixing bounds the step and not the gap.
 # 2. With 8,192 every profile that chunks and mixes has a gap of about 150 ms: the budget is larger than most prompts.
-# 3. Look at P99 and at the maximum. With many long prompts, as here, they are mostly close; `sglang-prefill-first` shows how far
-#    apart they can be. One freeze among several hundred gaps would not move P99 at all: report both.
+# 3. Compare P99 and the maximum. With many long prompts, as here, they are mostly close; `sglang-prefill-first` shows
+#    how far apart they can be. One freeze among several hundred gaps does not change P99: report both.
 
 # %% [markdown] id="apart-text"
 # ## 5. Apart instead of together
 #
-# Chunking makes prompts and decodes share a step. *Disaggregation* (DistServe, OSDI '24) gives them servers of their own:
-# one computes prompts, whole, and sends their K and V to another, which decodes. No decode ever waits for a prompt. But every
-# prompt's K and V must travel, and of two servers one may idle.
+# With chunking, prompts and decodes share a step. *Disaggregation* (DistServe, OSDI '24) gives them separate servers:
+# one computes prompts, whole, and sends their K and V to another, which decodes. No decode ever waits for a prompt. But
+# every prompt's K and V must be transferred, and one of the two servers may be idle.
 #
 # Two servers that chunk, against one for prompts and one for decodes. The same 120 requests, 20 a second; three links.
 #
-# A target may count in two ways: the *longest* gap of a request, as up to here, or its *mean* gap, as the DistServe paper does
-# (it calls that TPOT, time per output token). **Guess:** who serves more requests in time, if the longest gap may be 10 ms? And
-# if the mean gap may be 4 ms? Write "chunking" or "apart". (A step of a few decodes alone takes about 3 ms.)
+# A target may be for the *longest* gap of a request, as up to here, or for its *mean* gap, as the DistServe paper does
+# (it calls that TPOT, time per output token). **Guess:** which serves more requests in time, if the longest gap may be
+# 10 ms? And if the mean gap may be 4 ms? Write "chunking" or "apart". (A step of a few decodes alone takes about 3 ms.)
 
 # %% id="apart-guess"
 wins_by_longest = None
@@ -489,20 +495,21 @@ assert good["apart, 50 GB/s"][0] < 30 and good["apart, 50 GB/s"][1] == 120
 assert max(good[f"chunking, budget {b}"][1] for b in (128, 256, 2_048)) < 60 and good["apart, 1.25 GB/s"] == (0, 0)
 
 # %% [markdown] id="apart-after"
-# There is no winner without a target and a link. By the longest gap chunking with a small budget is as good as the fastest link,
-# and better than a usual one: apart, the second token of a request waits until its K and V have travelled. By the mean gap apart
-# wins: its steps hold decodes alone, and a chunk that is small enough for that would spend the step on its fixed part. TTFT is
-# shortest with large chunks on both servers. And over a slow link nothing helps.
+# Which is better depends on the target and the link. By the longest gap, chunking with a small budget is as good as
+# separate servers with the fastest link, and better than those with a usual one: there the second token of a request
+# waits for the transfer of its K and V. By the mean gap, separate servers win: their decode steps have decodes alone,
+# and with chunks small enough for that target a step would be mostly its fixed part. TTFT is shortest with large chunks
+# on both servers. Over the slow link separate servers serve no request in time.
 
 # %% [markdown] id="load-text"
 # ## 6. A real freeze
 #
 # The course has a server (`python -m course_lib serve`) and a load generator (`python -m course_lib load URL`), which measures any
-# server that streams in OpenAI's protocol: vLLM, SGLang, TensorRT-LLM and others. It knows nothing of the server but its
-# address. The cell starts our own server on this machine, once without chunking and once with a budget of 128 tokens, lets 4 users
-# stream, and sends a prompt of 1,500 tokens among them.
+# server that streams in OpenAI's protocol: vLLM, SGLang, TensorRT-LLM and others. It needs only the server's address.
+# The cell starts the course's server on this machine, once without chunking and once with a budget of 128 tokens,
+# starts 4 streaming users, and sends a prompt of 1,500 tokens.
 #
-# **Guess:** without chunking, will the longest gap be about as long as the prompt's own TTFT, half of it, or a tenth?
+# **Guess:** without chunking, will the longest gap be about as long as the prompt's TTFT, half of it, or a tenth?
 
 # %% id="load-guess"
 gap_over_ttft = None  # 1, 0.5 or 0.1
@@ -528,24 +535,25 @@ else:
         print("skipped:", error)
 
 # %% [markdown] id="load-after"
-# Against a server of your own, in a terminal. URL is its address; `--token-ids` is for exact prompt lengths, where the server
-# takes them:
+# To measure another server, use a terminal. URL is its address; `--token-ids` gives exact prompt lengths, if the server
+# accepts token ids:
 #
 #     python -m course_lib load URL --users 24 --prompt-tokens 8192 --token-ids --png freeze.png
 #
-# With vLLM, try `--max-num-batched-tokens 8192` and `2048`; with SGLang, without and with `--enable-mixed-chunk`. You
-# know from section 4 what to expect. The client's own lateness is measured too, and printed where it matters.
+# With vLLM, try `--max-num-batched-tokens 8192` and `2048`; with SGLang, without and with `--enable-mixed-chunk`.
+# Section 4 says what to expect. The lateness of the load generator is measured too, and printed where it matters.
 
 # %% [markdown] id="capstone-text"
-# ## 7. Capstone: a policy of your own
+# ## 7. Capstone: write a policy
 #
-# A policy decides what the next step computes. It is a pure function, with the arguments of the `plan_step` that you know: the requests,
-# running ones first, then all that wait; and the knobs. The rest of the scheduler (blocks, admission, commit) stays the
-# library's.
+# A policy decides what the next step computes. It is a pure function with the arguments of notebook 05's `plan_step`:
+# the requests, running ones first, then all waiting ones; and the knobs. The rest of the scheduler (blocks, admission,
+# commit) is the library's.
 #
-# The server: a budget of 8,192, no `max_chunk`, 64 seats, cost `reference-attention`. The targets: TTFT 500 ms, ITL 50 ms. The
-# workload: 48 requests, 46 a second, one in six with a prompt of 4,000 to 12,000 tokens. That is a little more than the server can
-# serve in time, so what waits, and who, is up to you. What do the shipped policies make of it?
+# The server: a budget of 8,192, no `max_chunk`, `max_num_seqs` 64, cost `reference-attention`. The targets: TTFT 500
+# ms, ITL 50 ms. The workload: 48 requests, 46 a second, one in six with a prompt of 4,000 to 12,000 tokens. That is a
+# little more than the server can serve in time, so your policy decides which requests wait. How do the shipped policies
+# do?
 
 # %% id="capstone-shipped"
 def row(name, report):
@@ -562,21 +570,23 @@ for profile, budgets in capstone.SHIPPED.items():
 row("plan_step of notebook 05, budget 8,192", capstone.run(capstone.mixed_workload(SEED), plan_step))
 
 # %% [markdown] id="capstone-ideas"
-# `plan_step` fills the budget of 8,192, and steps of 150 ms and more come of it. Three ideas; which of them do you need?
+# `plan_step` fills the budget of 8,192, which gives steps of 150 ms and more. Three ideas; which of them do you need?
 #
-# - *Time instead of tokens.* The target says how long a step may take. A step's time follows from what is in it; attention makes
-#   the tokens of a long prompt dearer.
-# - *Who first?* A short prompt in front of a long one costs the long one little. The other way round, many short ones miss their
-#   target.
-# - *Nobody for ever.* If short ones always go first and keep coming, the long one starves. The check `fair` has such a crowd: its
-#   prompt of 8,000 tokens must have its first token within 1.2 s, and no streaming user may wait longer than 0.5 s.
+# - *Time instead of tokens.* The target says how long a step may take. A step's time follows from its contents; with
+#   attention the tokens of a long prompt cost more.
+# - *Which first?* A short prompt before a long one delays the long one little. In the other order, many short ones miss
+#   their target.
+# - *No starvation.* If short ones always go first and keep coming, the long one starves. The check `fair` has such a
+#   crowd: its prompt of 8,000 tokens must get its first token within 1.2 s, and no streaming user may wait longer than
+#   0.5 s.
 #
 # ### Exercise 9.4: my_policy
 #
-# 25 minutes, difficulty 5 of 5, ten to twenty lines. Four checks, each with its own points: *valid* plans on random states
-# and knobs, never empty while there is work; *fair* in the crowd; *beats*: one and a half times as many good requests as whole
-# prompts; *reaches*: over two seeds, 88% of the good requests of the best of the chunking profiles printed above. The seeds are
-# not those shown, and a run may take 400 steps. Start with valid, then improve. The first three need only the first idea.
+# 25 minutes, difficulty 5 of 5, ten to twenty lines. Four checks with separate points: *valid* plans on random states
+# and knobs, never empty while there is work; *fair* in the crowd; *beats*: one and a half times as many good requests
+# as whole prompts; *reaches*: over two seeds, 88% of the good requests of the best of the chunking profiles printed
+# above. The seeds are not those shown, and a run may take 400 steps. Start with valid, then improve. The first three
+# need only the first idea.
 
 # %% [markdown] id="capstone-hints"
 # <details><summary>Hint 1: a direction</summary>
@@ -596,8 +606,9 @@ row("plan_step of notebook 05, budget 8,192", capstone.run(capstone.mixed_worklo
 # <details><summary>Hint 3: nearly the code</summary>
 #
 # `left_us = 48_000 - 2_600 - 108 * len(chunks)`. For the others, `take = min(r.num_uncomputed, max_chunk or left, left,
-# int((left_us - kept_us) / token_us))`; the oldest comes last, and may take all of `left_us`. Append a chunk only if
-# `take > 0` and a seat is free, and subtract what it took from `left` and `left_us`.
+# int((left_us - kept_us) / token_us))`;
+# the oldest comes last, and may take all of `left_us`. Append a chunk only if `take > 0` and the plan has fewer than
+# `max_num_seqs` chunks, and subtract its share from `left` and `left_us`.
 #
 # </details>
 
@@ -630,8 +641,8 @@ for seed in range(3):
 # %% [markdown] id="break-text"
 # ### Break it
 #
-# The policies that the course keeps as wrong answers, on one seed of the workload and in the crowd. **Before you run it**, choose
-# the one that you would have written. Which of them would a look at goodput alone let through?
+# The wrong policies that the course has collected, on one seed of the workload and in the crowd. **Before you run it**,
+# choose the one that you might have written. Which of them would pass by goodput alone?
 
 # %% id="break-table"
 print("modelled                             mixed workload            the crowd: long prompt's TTFT, longest gap")
@@ -652,13 +663,13 @@ for answer in EXERCISES["my_policy"].wrong_answers:
 
 # %% [markdown] id="break-ask"
 # 1. `shortest_first_without_bound` has a fine goodput. What does the crowd show that goodput does not?
-# 2. `unchecked_decodes` is refused nowhere here. With which knobs would it be?
+# 2. `unchecked_decodes` is not refused here. With which knobs would it be?
 # 3. Why is a policy that changes `num_computed` refused, although its plan is right?
 
 # %% [markdown] id="questions-text"
 # ## 8. Questions
 #
-# Six about this notebook, and two about earlier ones. Commit to an answer before you read on.
+# Six about this notebook, and two about earlier ones. Choose an answer before you read on.
 
 # %% id="questions"
 from course_lib.learner.quiz import quiz
@@ -671,7 +682,7 @@ quiz("09_production")
 # - Time a step on a device that works by itself, fit a cost to the times, and say how far to trust it.
 # - Turn a target into `max_chunk` and a budget, and translate both into the flags of a server, by version and date.
 # - Say what chunking, mixing and disaggregation each do for TTFT and ITL, and measure it on any server over HTTP.
-# - Write a scheduling policy, and test in a crowd whether anybody starves under it.
+# - Write a scheduling policy, and test in a crowd whether a request starves under it.
 #
 # Where to go next: the papers of section 4; FlashAttention (arXiv 2307.08691), which computes notebook 04's tiles on a GPU; and
 # the scheduler of the server that you use. You can read it now.

@@ -210,6 +210,6 @@ def test_the_numbers_in_the_questions_are_computed():
 def test_the_counts_in_the_prose_are_the_exercises():
     text = re.sub(r"\n# ?", " ", (ROOT / "solutions" / "08_both.py").read_text("utf-8"))
     behind, saved, order = (len(names) for names in MISTAKES.values())
-    assert f"a hit ({behind} wrong engines), what is saved ({saved}), and the order of things ({order})" in text
+    assert f"a hit ({behind} wrong engines), what is saved ({saved}), and the order of events ({order})" in text
     assert behind + saved + order == 14 and "Fourteen are wrong" in text
     assert len(RIGHT_ENGINES) == 3 and "Three engines are right" in text
