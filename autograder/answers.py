@@ -63,7 +63,7 @@ def perform(
 
 
 def plain(value: Any) -> np.ndarray | None | Other:
-    """A returned value as data: lists, numbers, tensors and arrays of any kind become an ndarray of their own."""
+    """A returned value as data: lists, numbers, tensors and arrays of any kind become a new ndarray."""
     if value is None:
         return None
     try:
@@ -187,7 +187,7 @@ def _codes(fn: Any) -> Iterator[types.CodeType]:
 
 
 def _library_codes(name: str) -> list[types.CodeType]:
-    """The code of a function of ours, or of the methods of a class."""
+    """The code objects of a library function, or of the methods of a library class."""
     module, _, attribute = name.partition(":")
     found = getattr(importlib.import_module(module), attribute)
     functions = [found] if not isinstance(found, type) else [f for f in vars(found).values() if inspect.isfunction(f)]

@@ -152,7 +152,7 @@ def _content(file: Path) -> bytes | None:
 
 
 def _generated_notebooks(root: Path) -> list[str]:
-    """Notebooks in notebooks/ that this builder made; anybody else's file is not ours to remove."""
+    """Notebooks in notebooks/ that this builder made, as their metadata says. Only these may be removed."""
     names = []
     for file in sorted((root / "notebooks").glob("*.ipynb")):
         try:

@@ -17,7 +17,7 @@ from autograder.exercise import Exercise, Group, Verdict
 from autograder.exercises import EXERCISES
 from course_lib.learner import progress as _progress
 
-PUBLIC_SEED = 2  # of the cases that everybody sees; a graded check passes a seed of its own
+PUBLIC_SEED = 2  # chooses the cases that every learner sees; a graded check passes a hidden seed
 
 
 class CheckFailed(AssertionError):
@@ -54,8 +54,8 @@ def names() -> list[str]:
 def _check(exercise: Exercise, fn: Callable, group: str | None, seed: int | None) -> None:
     if not callable(fn):
         raise TypeError(
-            f"check.{exercise.name} got a {type(fn).__name__}. Give it the function itself, without calling it: "
-            f"check.{exercise.name}({exercise.name})"
+            f"check.{exercise.name} got an object of type {type(fn).__name__}. Give it {exercise.name} itself, without "
+            f"calling it: check.{exercise.name}({exercise.name})"
         )
     groups = exercise.groups if group is None else (exercise.group(group),)
     verdicts = {g.name: evaluate(exercise, g, fn, PUBLIC_SEED if seed is None else seed) for g in groups}

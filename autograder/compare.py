@@ -93,7 +93,10 @@ def first_index(differs: np.ndarray) -> tuple[int, ...]:
 def first_trouble(
     calls: Sequence[Call], outcomes: Sequence[Outcome], wrong_with: Callable[[Call, np.ndarray], str | None]
 ) -> Verdict | None:
-    """The first call that raised, returned no array, or about whose array `wrong_with` has something to say."""
+    """The verdict on the first call that raised, returned no array, or returned a wrong one; None if there is none.
+
+    wrong_with(call, array)   what is wrong with the array, in a sentence, or None
+    """
     for call, outcome in zip(calls, outcomes, strict=True):
         what = no_array(call, outcome) or wrong_with(call, outcome.value)
         if what:
@@ -104,11 +107,13 @@ def first_trouble(
 def keeps_bits(
     calls: Sequence[Call], outcomes: Sequence[Outcome], wrong_with: Callable, whose: Callable[[int], str], which: str
 ) -> Verdict:
-    """Right, and each chunk's rows the same in every bit as one pass's: call 0 is the whole, the others are its parts.
+    """Passed if the values are right and the rows of each chunk equal those of one pass in every bit.
 
-    A call's facts["rows"] are the rows of the whole that it has. Own answer against own answer, never the library's.
+    Call 0 is the one pass, the others are its chunks: facts["rows"] says which of its rows a chunk computes. The answer
+    is compared with itself, never with the library's bits.
 
-    whose(row)   names what a row belongs to; `which` says what makes such a difference
+    whose(row)   names what a row belongs to
+    which        what makes such a difference, for the verdict
     """
     trouble = first_trouble(calls, outcomes, wrong_with)
     if trouble:
@@ -148,7 +153,7 @@ def broke(call: Call, outcome: Raised) -> str:
 
 
 def printed_note(outcome: Outcome) -> str:
-    """The first lines that the answer printed in this call, for its author's eyes."""
+    """The first lines that the answer printed in this call, as they are shown to its author."""
     lines = outcome.printed.strip().splitlines()
     if not lines:
         return ""
@@ -161,6 +166,11 @@ def wrong_shape(call: Call, got: np.ndarray, wanted: tuple[int, ...], hint: str)
     if got.shape == wanted:
         return None
     return f"{call.label} has shape {list(got.shape)}, wanted {list(wanted)}: {hint}."
+
+
+def counted(number: int, noun: str) -> str:
+    """1 token, 2 tokens, 8,192 tokens."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def spans(indices: Sequence[int]) -> str:

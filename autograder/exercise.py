@@ -16,7 +16,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """Stands in the arguments for a function that the caller puts there: plain data, so that it can travel.
+    """Stands in the arguments for a function that the caller makes: plain data, so that it can be sent to a process.
 
     name    which function; the exercise's `callbacks[name]` makes it from this marker
     data    what that maker needs to know; hashable
@@ -103,7 +103,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class WrongAnswer:
-    """A mistake that people make, kept: the text of a whole answer, and what to say to whoever made it.
+    """A mistake that learners make: the text of a whole wrong answer, and the message for an answer that does the same.
 
     alike   share of the returned numbers that must be equal in every bit for an answer to count as this one
     """
@@ -126,7 +126,7 @@ class Exercise:
     right_answers   sources of answers that differ in how they are written and must earn everything
     reread          where the lesson explains it
     imports         what the answer may use without importing it
-    library         functions and classes of ours that are no answer, as "module:name"
+    library         functions and classes of the library that are not accepted as an answer, as "module:name"
     callbacks       makers of the functions that a Callback stands for
     driver          driver(answer, *args) -> plain value: what a call does with an answer that is a class, or that takes
                     or returns objects. It runs beside the answer, so it judges nothing and knows no secret.
@@ -155,7 +155,7 @@ class Exercise:
         raise ValueError(f"{self.name} has no group {name!r}; it has {', '.join(g.name for g in self.groups)}.")
 
     def compile(self, source: str) -> Callable:
-        """The function or class that `source` (one of our kept answers) defines, in a namespace of its own."""
+        """The function or class that `source` (one of the kept answers) defines, in a new namespace."""
         namespace: dict[str, Any] = {"__name__": f"kept answer to {self.name}"}
         exec(compile(self.imports, f"<imports of {self.name}>", "exec"), namespace)
         exec(compile(source, f"<kept answer to {self.name}>", "exec"), namespace)

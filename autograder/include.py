@@ -183,7 +183,7 @@ def _typed(lesson: Lesson, cell: Cell) -> Answer:
                 lesson.file,
                 cell.id,
                 f"the hole is not the end of {function.name}",
-                f"Put {END!r} below its last statement, and what must follow into a function of its own.",
+                f"Put {END!r} below its last statement, and move what must follow into another function.",
             )
         indent = lines[begin][: -len(lines[begin].lstrip())]
         holes.append(Hole("\n".join(lines[start:begin]), "\n".join(lines[begin + 1 : end]), indent))

@@ -41,7 +41,7 @@ class TidySubmission(DeduplicateIds):
     """Two things that happen to honest notebooks, and that nbgrader 0.9.6 stops at.
 
     A copied cell takes its nbgrader metadata along. nbgrader leaves an empty entry on all but the last copy, takes
-    that for an old format and stops: everybody who comes after this submission stays ungraded. Leave no entry.
+    that for an old format and stops: every submission that comes after this one stays ungraded. Leave no entry.
     Colab saves widgets without their state, and no feedback page can be made. The outputs are cleared; forget them.
     """
 

@@ -13,7 +13,7 @@ from autograder.answers import plain
 def pack(values: Sequence[Any], names: Sequence[str]) -> np.ndarray:
     """Arrays of any shape in one float64 vector, in which every float32 and every int below 2**53 keeps its value.
 
-    names   what each is, for the message of the TypeError that one which is no array of numbers causes
+    names   what each value is, for the message of the TypeError if one is no array of numbers
     """
     head, data = [len(values)], []
     for value, name in zip(values, names, strict=True):

@@ -49,7 +49,7 @@ def _question(where: str, q: dict, lesson: Lesson, lessons: list[Lesson], owners
     if not re.fullmatch(rf"nb{lesson.stem[:2]}-q[1-9]\d*", name):
         wrong("the id is not nbNN-qK", f"Write nb{lesson.stem[:2]}-q1 and so on.")
     if name in owners:
-        wrong(f"{owners[name]} has this id already", "Give each question an id of its own.")
+        wrong(f"{owners[name]} has this id already", "Give each question a different id.")
     owners[name] = where
     if extra := sorted(q.keys() - _FIELDS):
         wrong(f"it has {', '.join(extra)}, which mean nothing here", f"Fields are {', '.join(sorted(_FIELDS))}.")
@@ -69,7 +69,7 @@ def _question(where: str, q: dict, lesson: Lesson, lessons: list[Lesson], owners
     for key in ("text", "misconception"):
         texts = [option[key] for option in options if key in option]
         if len(set(texts)) < len(texts):
-            wrong(f"two options have the same {key}", "Each wrong answer shows a mistake of its own.")
+            wrong(f"two options have the same {key}", "Each wrong answer shows a different mistake.")
     stem, _, cell = q["anchor"].rpartition("#")
     if bool(stem) != ("spaced" in q) or stem != q.get("spaced", ""):
         wrong(f"anchor {q['anchor']!r} and spaced {q.get('spaced')!r} do not fit", "A spaced one is NN_topic#cell-id.")

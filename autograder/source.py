@@ -185,9 +185,7 @@ def _check_lesson(lesson: Lesson) -> None:
             problem(lesson.file, cell.id, "this id is used twice", "Rename one of the two cells.")
         seen.add(cell.id)
         if cell.grade_id and cell.grade_id in graded:
-            problem(
-                lesson.file, cell.id, f"grade id {cell.grade_id} is used twice", "Give this check a group of its own."
-            )
+            problem(lesson.file, cell.id, f"grade id {cell.grade_id} is used twice", "Give this check another group.")
         graded.add(cell.grade_id)
         if cell.solution:
             solved.add(cell.solution)

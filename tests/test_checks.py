@@ -17,7 +17,7 @@ from autograder.answers import perform
 from autograder.check import evaluate
 from autograder.compare import judge
 from autograder.exercise import Callback, Raised
-from autograder.exercises import EXERCISES, nb03_check, nb03_tests
+from autograder.exercises import EXERCISES, nb03_check, nb03_check_answers
 from course_lib.attention.mask import chunk_attention_mask
 from course_lib.positions import rope_cos_sin
 
@@ -278,7 +278,7 @@ def test_a_test_that_calls_its_functions_with_something_else_is_told_what_they_t
 
 
 def test_survivors_are_listed_with_what_would_show_them():
-    fn = EXERCISES["check_positions"].compile(nb03_tests._cuts(nb03_tests.ALL, "([5, 20, 15], 0)"))
+    fn = EXERCISES["check_positions"].compile(nb03_check_answers._cuts(nb03_check_answers.ALL, "([5, 20, 15], 0)"))
     (verdict,) = verdicts(EXERCISES["check_positions"], fn)
     assert (
         "lets through 1 of 8" in verdict.message

@@ -243,7 +243,7 @@ def test_a_negative_chunk_is_told_apart_from_a_budget_that_is_not_checked():
 
 
 def test_ignoring_the_cap_or_the_seats_costs_the_knobs_alone():
-    for name in ("no_cap", "cap_for_the_step", "no_seats"):
+    for name in ("no_cap", "cap_for_the_step", "no_max_num_seqs"):
         budget, knobs = (evaluate(PLAN, g, PLAN.compile(PLAN.wrong_answer(name).source)) for g in PLAN.groups)
         assert budget.passed and knobs.mistake == name
 

@@ -2,9 +2,9 @@
 
 `tile` rests on two assumptions: the same call on the same shape gives the same bits, and a row does not depend on
 the contents of other rows. A real kernel is often kinder than that, so a mistake that costs no bit on one machine
-costs some on the next. The *fickle* product keeps the two assumptions and nothing more: it adds the terms of each
-element in an order of its own for each shape and each slot. It is made of single IEEE operations, so it has the
-same bits on every machine. A sum that is exact is the same in every order.
+costs some on the next. The *fickle* product keeps the two assumptions and nothing more: the order in
+which it adds the terms of an element depends on the shape and on the slot. It is made of single IEEE operations, so
+it has the same bits on every machine. A sum that is exact is the same in every order.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def fickle_products() -> Iterator[None]:
 
 @functools.lru_cache(maxsize=1)
 def _mode() -> type:
-    """The class of the context; made when first asked for, since torch may be absent."""
+    """The class of the context, made at the first use, since torch may be absent."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 

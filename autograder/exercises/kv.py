@@ -85,7 +85,7 @@ def judge_cuts(calls: Sequence[Call], values: Sequence[np.ndarray], plug: Callab
 
 
 def first_difference(got: KVSnapshot, right: KVSnapshot) -> str:
-    """Where two runs part first, layer by layer, and what the clean part before it tells; "" if nowhere."""
+    """Where two runs first differ, layer by layer, and what the equal part before it tells; "" if nowhere."""
     d = first_divergence(right, got)
     if d is None:
         return ""

@@ -10,7 +10,7 @@ from autograder.exercise import Call
 from course_lib.cost.linear import LinearCost
 
 IMPORTS = "import numpy as np\nfrom collections.abc import Sequence\nfrom course_lib.cost.linear import LinearCost"
-REFERENCE = [2_600, 18, 108]  # a cost travels as its three numbers
+REFERENCE = [2_600, 18, 108]  # in the arguments of a call a cost is these three numbers
 
 
 def with_cost(answer: Callable, first: int, second: int, cost: list[int]):
@@ -23,7 +23,7 @@ def shown(name: str, first: int, second: int, cost: list[int]) -> str:
 
 
 def drawn(rng: np.random.Generator) -> list[int]:
-    """Another cost than the reference, with three numbers that no sum confuses."""
+    """A cost other than the reference, its three numbers from separate ranges, so that swapping two of them shows."""
     return [int(rng.integers(1_000, 9_000)), int(rng.integers(5, 60)), int(rng.integers(70, 900))]
 
 

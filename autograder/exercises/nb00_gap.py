@@ -68,13 +68,13 @@ WRONG = (
         "every_stop",
         "every = [stop for _, stop, _, _ in steps]\n"
         "    return max((b - a for a, b in zip(every, every[1:])), default=0)",
-        "A step without decodes brings the users no token, and its stop counts here.",
+        "A step without decodes brings the users no token, and its stop is counted here.",
     ),
     _wrong(
         "between_starts",
         "return max(b - a for a, b in zip(starts, starts[1:]))",
-        "This is the time between the starts of two steps. A token is there when its step stops, so measure from stop "
-        "to stop.",
+        "This is the time between the starts of two steps. A token is there when its step stops, so measure from "
+        "stop to stop.",
     ),
     _wrong(
         "longest_step",
@@ -85,8 +85,9 @@ WRONG = (
     _wrong(
         "step_after_added",
         "return max(after[1] - step[0] for step, after in zip(steps, steps[1:]))",
-        "This is a step and the one behind it, always. After a prompt alone that is right. When the decodes are in the "
-        "prompt's own step, their tokens come at its end, and no further step is waited for.",
+        "This is always the time of a step and the next one together. That is right after a prompt that ran "
+        "alone. When the decodes are in the prompt's own step, their tokens come at its end, and the users wait "
+        "for no further step.",
     ),
     _wrong(
         "between_the_steps",

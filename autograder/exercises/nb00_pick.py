@@ -18,7 +18,7 @@ def value_cases(seed: int) -> list[Call]:
     draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
     a, b, c = draw(50, 90), draw(100, 190), draw(200, 390)
     calls = [
-        ([9_000, draw(50, 300), draw(50, 300)], 8_192),  # nobody, for ever
+        ([9_000, draw(50, 300), draw(50, 300)], 8_192),  # no prompt fits, now or later
         ([a, b, c], a + b + c),  # all, and nothing is left
         ([a, b, c, 7], a + b + c - 1),  # the third misses by one, and the fourth would fit
         ([b, 9_000, 7, a], 8_192),  # blocked in the middle
@@ -71,8 +71,8 @@ WRONG = (
     _wrong(
         "around_the_head",
         _loop("tokens > budget", then="continue"),
-        "You pick around a prompt that does not fit. The queue is first come, first served: who does not fit blocks "
-        "those behind. (Picking around lets short prompts pass, and the long one still never runs.)",
+        "You pick around a prompt that does not fit. The queue is first come, first served: a prompt that does not "
+        "fit blocks the ones behind it. (Picking around lets short prompts pass, and the long one still never runs.)",
     ),
     _wrong(
         "number_of_requests",
@@ -89,8 +89,8 @@ WRONG = (
         picked.append(place)
     return picked
 """,
-        "Each prompt is compared with the whole budget. What one prompt takes is gone for the next: they share "
-        "the step.",
+        "Each prompt is compared with the whole budget. What one prompt takes is gone for the next: they "
+        "share the step.",
     ),
     _wrong(
         "budget_for_each_around_the_head",

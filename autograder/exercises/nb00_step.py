@@ -59,14 +59,14 @@ WRONG = (
     _wrong(
         "decode_times_prefill",
         "return m.fixed_us + m.prefill_us_per_token * prefill + m.decode_us * decodes * prefill",
-        "The decodes are multiplied by the prompt tokens. A decode adds its m.decode_us once, whatever else is in the "
-        "step.",
+        "The decodes are multiplied by the prompt tokens. A decode adds its m.decode_us once, whatever else is "
+        "in the step.",
     ),
     _wrong(
         "decode_as_prefill",
         "return m.fixed_us + m.prefill_us_per_token * (prefill + decodes)",
-        "A decode is counted as a prompt token. It is one token too, but it costs m.decode_us: it reads its whole "
-        "request's cache.",
+        "A decode is counted as a prompt token. It is one token too, but it costs m.decode_us: it reads its "
+        "whole request's cache.",
     ),
     _wrong(
         "free_decodes",
@@ -76,8 +76,8 @@ WRONG = (
     _wrong(
         "decodes_wait",
         "return m.fixed_us + (m.prefill_us_per_token * prefill or m.decode_us * decodes)",
-        "As soon as there are prompt tokens, the decodes cost nothing. You decide nothing here: whoever is in the step "
-        "is paid for.",
+        "As soon as there are prompt tokens, the decodes cost nothing. Both kinds are in the step, so both must "
+        "be paid for.",
     ),
     _wrong(
         "side_by_side",
@@ -92,8 +92,8 @@ WRONG = (
     _wrong(
         "reference_only",
         "return 2_600 + 18 * prefill + 108 * decodes",
-        "The numbers of the reference preset are written into the formula. They must come from m: another cost has "
-        "others.",
+        "The numbers of the reference preset are written into the formula. They must come from m: another "
+        "cost has others.",
     ),
     _wrong(
         "milliseconds",

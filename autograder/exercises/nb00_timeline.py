@@ -88,8 +88,8 @@ WRONG = (
     ),
     _wrong(
         "side_by_side",
-        "The last step starts when the first one stops, as if prompt and decodes ran side by side. A step has the "
-        "device for itself.",
+        "The last step starts when the first one stops, as if prompt and decodes ran side by side. Steps run "
+        "one after another.",
         begin="rows[0][1] if len(rows) == 2 else start",
     ),
     _wrong(
@@ -109,7 +109,7 @@ WRONG = (
     ),
     _wrong(
         "a_step_for_each_user",
-        "Each user gets a step of their own. One step decodes a token for every user at once.",
+        "Each user gets a separate step. One step decodes a token for every user at once.",
         steps="[(0, 1)] * users + [(prompt, 0)] + [(0, 1)] * users + [(0, 1)] * (users == 1)",
     ),
     _wrong(
@@ -120,8 +120,8 @@ WRONG = (
     ),
     _wrong(
         "newcomer_decodes",
-        "The last step has one decode too many: the newcomer is counted. It wants one token here, and got it at the "
-        "end of its own step.",
+        "The last step has one decode too many: the new request is counted. It wants one token, and got it at the "
+        "end of its prompt's step.",
         steps="[(0, users), (prompt, 0), (0, users + 1)]",
     ),
 )

@@ -91,7 +91,8 @@ def _trouble(call: Call, got: np.ndarray) -> str | None:
             done += tokens
             continue
         rows, past = kept.get((request, layer), []), chunks.get((request, layer), [])
-        appended = f"after appends of {' + '.join(map(str, past))} tokens to it" if past else "before any append to it"
+        lengths = " + ".join(map(str, past)) + (" token" if past == [1] else " tokens")
+        appended = f"after appends of {lengths} to it" if past else "before any append to it"
         where = f"{call.label}: view({layer}) {appended}"
         for name, whole in (("keys", k), ("values", v)):
             part = parts.pop(0)
@@ -102,7 +103,7 @@ def _trouble(call: Call, got: np.ndarray) -> str | None:
             differs = (part != whole[np.array(rows, dtype=int)]).any(axis=(1, 2))
             if differs.any():
                 token = int(np.argmax(differs))
-                return f"{where}: the {name} of token {token} are not those that were appended."
+                return f"{where}: the {name} of token {token} are not the ones that were appended."
     return None
 
 
@@ -187,7 +188,7 @@ WRONG = (
 """,
         ),
         "All layers share one list: what is appended to one layer is seen in the others. In Python [[]] * 3 is three "
-        "names for one list; write [[] for _ in range(3)]. Each layer has keys of its own.",
+        "names for one list; write [[] for _ in range(3)]. Each layer has its own keys.",
     ),
     WrongAnswer(
         "shared_between_requests",
@@ -275,8 +276,8 @@ class KVCache:
 """,
             VIEW,
         ),
-        "New tokens are put in front of the old ones. Row p of a view belongs to the token at position p: new tokens "
-        "go behind.",
+        "New tokens are put in front of the old ones. Row p of a view belongs to the token at position p: new "
+        "tokens go behind.",
     ),
     WrongAnswer(
         "layers_from_one",
@@ -321,9 +322,9 @@ class KVCache:
     WrongAnswer(
         "float64",
         _class(ARRAYS.replace(", np.float32", ""), JOIN, VIEW),
-        "The cache holds float64. np.zeros and np.empty make float64 unless told otherwise, and joining float64 with "
-        "float32 gives float64: twice the memory, and attention then rounds its result differently. Say "
-        "dtype=np.float32.",
+        "The cache holds float64. np.zeros and np.empty make float64 unless told otherwise, and joining "
+        "float64 with float32 gives float64: twice the memory, and attention then rounds its result "
+        "differently. Say dtype=np.float32.",
     ),
 )
 

@@ -80,7 +80,7 @@ def _first_part(call: Call, outcome: Outcome) -> tuple[str | None, list[np.ndarr
 
 
 def _kv_trouble(call: Call, parts: list[np.ndarray]) -> str | None:
-    """The first layer whose keys or values are not one pass's; then, whether it was cut as asked."""
+    """The first layer whose keys or values differ from one pass's; then, whether the prompt was cut as asked."""
     right, (ran, _, *views) = _reference(call.facts["ids"]), parts
     for layer in range(len(right.k)):
         for name, got, wanted in (("K", views[2 * layer], right.k[layer]), ("V", views[2 * layer + 1], right.v[layer])):
@@ -101,7 +101,7 @@ def _kv_trouble(call: Call, parts: list[np.ndarray]) -> str | None:
 
 
 def _layer_0_v(got: np.ndarray, wanted: np.ndarray) -> str:
-    """Layer 0's values know no position: clean beside wrong keys, they say that the tokens are right."""
+    """Layer 0's values do not depend on positions: right values beside wrong keys mean that the tokens are right."""
     return "; layer 0 V is equal: the right tokens, at wrong positions" if np.array_equal(got, wanted) else ""
 
 
@@ -167,7 +167,7 @@ WRONG = (
         start += size
     return cache, logits
 """,
-        "Each chunk was computed against an empty cache, as if it were a prompt of its own, and the pieces were put "
+        "Each chunk was computed against an empty cache, as if it were a whole prompt, and the pieces were put "
         "together afterwards. A chunk must run against what the chunks before it left.",
     ),
     _wrong(
@@ -205,8 +205,8 @@ WRONG = (
         start += size
     return cache, np.array(kept)
 """,
-        "The logits of every chunk are kept. Those of the earlier chunks answer a question that nobody asked, since "
-        "the next token is known already: keep the last chunk's alone.",
+        "The logits of every chunk are kept. Those of the earlier chunks predict a token that the prompt already "
+        "has: keep the last chunk's alone.",
         "Reread notebook 01, section 3.",
     ),
     _wrong(
@@ -218,8 +218,8 @@ WRONG = (
         start += size
     return cache, total
 """,
-        "The logits of all chunks are added up. They are no parts of one result: each belongs to another token. Keep "
-        "the last chunk's alone.",
+        "The logits of all chunks are added up. They are not parts of one result: each belongs to another token. "
+        "Keep the last chunk's alone.",
         "Reread notebook 01, section 3.",
     ),
     _wrong(
@@ -251,8 +251,8 @@ WRONG = (
         logits = run_chunk(model, chunk, cache) if len(chunk) else logits
     return cache, logits
 """,
-        "The start is the chunk's number times its own length, which is right for equal chunks only. Keep a running "
-        "start.",
+        "The start is the chunk's number times its own length, which is right for equal chunks only. Keep "
+        "a running start.",
     ),
     _wrong(
         "mean_logits",
@@ -275,8 +275,7 @@ WRONG = (
         start += size
     return cache, logits
 """,
-        "A slice ids[a:b] stops in front of position b; it does not have length b. The chunk is "
-        "ids[start : start + size].",
+        "A slice ids[a:b] stops in front of position b: b is not its length. The chunk is ids[start : start + size].",
     ),
     _wrong(
         "one_token_overlap",
@@ -318,8 +317,8 @@ WRONG = (
     logits = run_chunk(model, ids, cache)
     return cache, logits
 """,
-        "The whole prompt runs in one pass and `sizes` is ignored. That leaves the right cache, and freezes everybody "
-        "else for as long as before.",
+        "The whole prompt runs in one pass and `sizes` is ignored. That leaves the right cache, and freezes the "
+        "other users for as long as before.",
     ),
     _wrong(
         "back_to_front",

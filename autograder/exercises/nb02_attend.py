@@ -30,7 +30,7 @@ def _call(q, k, v, mask, **facts) -> Call:
 
 
 def _vectors(rng: np.random.Generator, tokens: int, head_dim: int, scale: float = 1.0) -> list[np.ndarray]:
-    """q, k, v whose sizes differ from token to token, so that a row's largest score is its own."""
+    """q, k, v whose scale differs from token to token, so that every row has another largest score."""
     q, k, v = (rng.standard_normal((tokens, head_dim)).astype(np.float32) for _ in range(3))
     return [q * np.float32(scale) * rng.uniform(0.3, 2.0, (tokens, 1)).astype(np.float32), k, v]
 
@@ -129,7 +129,7 @@ def halfway(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def judge_bits(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    """Right, and each chunk's rows the same as one pass's in every bit. Never compared with the library's own bits."""
+    """Passed if the values are right and each chunk's rows equal those of the answer's own one pass in every bit."""
     return keeps_bits(calls, outcomes, _logic, lambda row: f"the query at position {row}", ROUNDING)
 
 

@@ -6,8 +6,7 @@ from autograder.exercise import WrongAnswer
 
 ROUNDING = (
     "A plain matrix product or sum does this: how many rows and keys there are decides in which order it adds, and "
-    "rounded "
-    "sums depend on their order. exact.matmul, exact.exp and exact.weighted_mean round no sum."
+    "rounded sums depend on their order. exact.matmul, exact.exp and exact.weighted_mean round no sum."
 )
 
 
@@ -69,8 +68,8 @@ WRONG = (
     ),
     _wrong(
         "no_maximum",
-        "The row's maximum is not subtracted before exp. Weights then grow beyond 1, and overflow when scores are "
-        "large.",
+        "The row's maximum is not subtracted before exp. Weights then grow beyond 1, and overflow when "
+        "scores are large.",
         weights="exact.exp(scores)",
     ),
     _wrong(
@@ -87,10 +86,9 @@ def attend(q, k, v, mask):
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return (weights @ v / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
 """,
-        "A computation in float64 that is rounded once at the end does exactly this: the order of the sums shows only "
-        "where a "
-        "number lies halfway between two float32 neighbours. That is rare, and not never. The exact operations round "
-        "no sum.",
+        "A computation in float64 that is rounded once at the end does exactly this: the order of the sums shows "
+        "only where a number lies halfway between two float32 neighbours. That is rare, but it happens. The exact "
+        "operations round no sum.",
         alike=0.9,
     ),
     WrongAnswer(
@@ -112,9 +110,9 @@ def attend(q, k, v, mask):
     weights = exact.exp(scores - scores.max(axis=-1, keepdims=True)).astype(np.float32)
     return exact.matmul(weights, v) / exact.matmul(weights, np.ones((len(v), 1), np.float32))
 """,
-        "The values are mixed with exact.matmul. It rounds each column of v once, to a grid that fits the column's "
-        "largest number, hidden keys included: with other keys the grid is another one. exact.weighted_mean has a "
-        "fixed grid.",
+        "The values are mixed with exact.matmul. It rounds each column of v once, to a grid that fits the "
+        "column's largest number, hidden keys included: with other keys the grid is another one. "
+        "exact.weighted_mean has a fixed grid.",
         alike=0.95,
     ),
     WrongAnswer(

@@ -66,7 +66,7 @@ def kv_cases(seed: int) -> list[Call]:
 
 def judge_kv(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     def usable(call: Call, got: np.ndarray) -> str | None:
-        """Only what the model cannot run with; what it can run with, the KV cache judges."""
+        """What the model cannot run with. All other mistakes show in the KV cache."""
         wanted = causal(*call.args)
         if got.shape != wanted.shape or got.dtype.kind not in "biu":
             return mask_trouble(call, got, wanted, AXES)
@@ -92,8 +92,7 @@ WRONG = (
     return np.tril(np.ones((chunk_len, cached_len + chunk_len), dtype=bool))
 """,
         "This is the triangle anchored at the top left, what torch's is_causal=True gives: it counts rows from the "
-        "start of "
-        "the chunk, as if nothing were cached.",
+        "start of the chunk, as if nothing were cached.",
     ),
     _wrong(
         "all_true",
@@ -116,8 +115,8 @@ WRONG = (
         """\
     return np.tril(np.ones((chunk_len, chunk_len), dtype=bool))
 """,
-        "This is the square mask of the chunk alone: it has no columns for the cached keys. It is right only for the "
-        "first chunk.",
+        "This is the square mask of the chunk alone: it has no columns for the cached keys. It is right only for "
+        "the first chunk.",
     ),
     _wrong(
         "cached_hidden",

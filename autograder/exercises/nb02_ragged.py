@@ -82,8 +82,8 @@ WRONG = (
         """\
     return np.tril(np.ones((sum(q_lens), sum(kv_lens)), dtype=bool))
 """,
-        "This is one big triangle over the batch, from its top left corner: it knows neither requests nor what is "
-        "cached.",
+        "This is one big triangle over the batch, from its top left corner: it knows neither requests nor "
+        "what is cached.",
     ),
     _wrong(
         "positions_only",
@@ -92,7 +92,7 @@ WRONG = (
     key = np.concatenate([np.arange(kv) for kv in kv_lens])
     return key[None, :] <= query[:, None]
 """,
-        "Positions are compared, and nobody asks whose they are: rows see other requests' keys.",
+        "Positions are compared and requests are not: rows see other requests' keys.",
     ),
     _wrong(
         "part_of_one_triangle",
@@ -127,8 +127,8 @@ WRONG = (
     _wrong(
         "one_too_many",
         _per_request("kv_len - q_len + 1", "key <= query"),
-        "Each query sees one key too many. The last new token stands at kv_len - 1, so the first stands at kv_len - "
-        "q_len.",
+        "Each query sees one key too many. The last new token stands at kv_len - 1, so the first stands at "
+        "kv_len - q_len.",
     ),
     _wrong(
         "cache_of_the_first",
@@ -147,8 +147,8 @@ WRONG = (
         column += kv_len
     return mask
 """,
-        "Each request ends where it should but begins at key 0 of the batch: it reads the keys of all requests before "
-        "it.",
+        "Each request ends where it should but begins at key 0 of the batch: it reads the keys of all "
+        "requests before it.",
     ),
     _wrong(
         "columns_of_new_tokens",
@@ -160,8 +160,8 @@ WRONG = (
         row += q_len
     return mask
 """,
-        "There is a column for each new token only. Columns are keys, and a request has kv_lens[r] of them, cached "
-        "ones included.",
+        "There is a column for each new token only. Columns are keys, and a request has kv_lens[r] of them, "
+        "cached ones included.",
     ),
     _wrong(
         "all_true",

@@ -12,7 +12,7 @@ import numpy as np
 from autograder.compare import broke, printed_note
 from autograder.exercise import Call, Callback, Exercise, Group, Outcome, Raised, Returned, Verdict
 from autograder.exercises import kv
-from autograder.exercises.nb03_tests import RIGHT, WRONG
+from autograder.exercises.nb03_check_answers import RIGHT, WRONG
 from course_lib.cache.pool import KVPool
 from course_lib.diagnosis.faults import FAULTS, Scenario
 from course_lib.model import Model
@@ -22,7 +22,7 @@ from course_lib.prefill import one_pass, prefill
 
 MAX_TOKENS = 160
 # Seeds of weights under which some faults change the next token and others do not, so that a test of the next
-# token alone is told from tests that see nothing; tests/test_checks.py holds this.
+# token alone can be told from a test that checks nothing; tests/test_checks.py makes sure of it.
 WEIGHTS = (0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21)
 RIGHT_PREFILLS = {
     "plain": "a right prefill",
@@ -141,7 +141,7 @@ def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
         )
     let_through = f"lets through {len(survivors)} of {len(WRONG_PREFILLS)} wrong prefills"
     if all(isinstance(o, Returned) and isinstance(o.value, np.ndarray) and o.value.dtype == bool for o in outcomes):
-        what = f"Your test returns its finding and nobody looks at that: assert. So it {let_through}."
+        what = f"Your test returns what it found, and no check reads that: use assert. So it {let_through}."
         return Verdict(False, what=what + printed_note(outcomes[0]), which=_unasked(outcomes))
     asked = [name for name in survivors if WRONG_PREFILLS[name].needs in usage(by_name[name])]
     alike = bool(asked) and _all_alike(outcomes)
@@ -150,17 +150,18 @@ def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     which = _unasked(outcomes)
     if alike:
         what += (
-            "All tokens of your prompt are alike, so all values are, and attention returns the same whatever it looks "
-            "at.\n"
+            "All tokens of your prompt are alike, so all values are, and attention returns the same "
+            "whatever it looks at.\n"
         )
         which = "Use a prompt of different tokens." + (f" {which}" if len(survivors) > len(asked) else "")
     return Verdict(False, what=what + printed_note(by_name[survivors[0]]), which=which)
 
 
 def _advice(mistake: Mistake, asked: bool, alike: bool) -> str:
-    """What is wrong, and what a test still has to do for it, given whether it asked what shows it.
+    """What is wrong, and what the test still has to do to refuse it.
 
-    alike   its prompt repeats one token: then that may be at fault, and not what it compares
+    asked   the test has put the kind of question that shows the mistake
+    alike   its prompt repeats one token: the fault may be there, and not in what it compares
     """
     if not asked:
         return f"{mistake.what}. To refuse it: {mistake.ask}."
@@ -209,7 +210,7 @@ def usage(outcome: Outcome) -> frozenset[str]:
 
 
 def same(a: Outcome, b: Outcome) -> bool:
-    """Both refused (or broke in one way), or both accepted after the same kinds of question, returning alike."""
+    """Both refused (or broke in the same way), or both accepted after the same kinds of question, returning alike."""
     if isinstance(a, Raised) or isinstance(b, Raised):
         return isinstance(a, Raised) and isinstance(b, Raised) and a.type == b.type
     return (a.value is None) == (b.value is None) and usage(a) == usage(b)
@@ -275,7 +276,7 @@ def _run(name: str, weights: int, ids: tuple[int, ...], sizes: tuple[int, ...], 
 
 
 def _last_keys_restart(model: Model) -> Model:
-    """The model for one request whose last layer's keys are turned back to the beginning of their chunk."""
+    """The model for one request; its last layer rotates keys by positions counted from the start of their chunk."""
     model = copy.copy(model)
     model.new_pool = functools.partial(_pool_that_turns_back, model.config, model.new_pool)
     return model
@@ -287,7 +288,7 @@ def _pool_that_turns_back(config: ModelConfig, new_pool: Callable, *args) -> KVP
 
     def turned_back(layer, slots, k, v):
         nonlocal written
-        if layer == config.num_layers - 1:  # the tokens before this chunk are those that were written so far
+        if layer == config.num_layers - 1:  # the tokens before this chunk are the ones written so far
             k = rope(k, np.full(len(k), -written), config.rope_theta)
             written += len(k)
         write(layer, slots, k, v)

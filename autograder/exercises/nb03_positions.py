@@ -53,7 +53,7 @@ def kv_cases(seed: int) -> list[Call]:
 
 def judge_kv(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     def usable(call: Call, got: np.ndarray) -> str | None:
-        """Only what the model cannot run with; what it can run with, the KV cache judges."""
+        """What the model cannot run with. All other mistakes show in the KV cache."""
         if (
             got.shape != (call.args[2],)
             or got.dtype.kind not in "iu"
@@ -83,8 +83,7 @@ WRONG = (
         "no_cached",
         "return np.arange(computed, computed + take)",
         "The cached tokens are not counted: positions restart at the end of the prefix hit. `computed` counts only "
-        "what was "
-        "computed since the hit.",
+        "what was computed since the hit.",
     ),
     _wrong(
         "no_computed",
@@ -99,14 +98,13 @@ WRONG = (
     _wrong(
         "one_too_few",
         "return np.arange(cached + computed - 1, cached + computed + take - 1)",
-        "Every position is one too small. As many tokens stand before the first as its position says.",
+        "Every position is one too small. The position of the chunk's first token is the number of tokens before it.",
     ),
     _wrong(
         "chunk_grid",
         "return cached + computed // take * take + np.arange(take)",
         "This is the chunk's index times its length, which supposes that all chunks before it were as long as this "
-        "one. "
-        "Chunks are ragged: the last one is what was left, and others shrink when the budget is short.",
+        "one. Chunks are ragged: the last one is what was left, and others shrink when the budget is short.",
     ),
     _wrong(
         "grid_no_cached",

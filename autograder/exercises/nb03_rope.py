@@ -80,14 +80,13 @@ def bits_cases(seed: int) -> list[Call]:
 
 
 def judge_bits(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    """Right, and each chunk's rows the same as one pass's in every bit. Never compared with the library's own bits."""
+    """Passed if the values are right and each chunk's rows equal those of the answer's own one pass in every bit."""
     return keeps_bits(calls, outcomes, _logic, lambda row: f"token {row}", _ROUNDING)
 
 
 _ROUNDING = (
     "A token's result must be made from that token alone. Something here is rounded differently with other rows "
-    "beside it: "
-    "angles counted on from the first row, a matrix product, a scale taken over the whole array."
+    "beside it: angles counted from the first row, a matrix product, a scale taken over the whole array."
 )
 
 
@@ -130,7 +129,8 @@ WRONG = (
     ),
     _wrong(
         "chunk_relative",
-        "The first position is taken off all of them: a chunk-relative rotation, in which every chunk begins at 0.",
+        "The first position is subtracted from all of them: a chunk-relative rotation, in which every chunk "
+        "begins at 0.",
         table="rope_cos_sin(positions - positions[0], x.shape[-1], theta)",
     ),
     _wrong(

@@ -30,8 +30,7 @@ def oracle(call: Call) -> np.ndarray:
 
 
 def _vectors(rng: np.random.Generator, tokens: int, scale: float = 1.0) -> list[np.ndarray]:
-    """q, k, v whose scores grow and fall along the keys, so that the largest is now in an early block, now in a "
-    "late."""
+    """q, k, v whose scores grow and fall along the keys, so that the largest is in an early block or a late one."""
     q, k, v = (rng.standard_normal((tokens, HEAD_DIM)).astype(np.float32) for _ in range(3))
     return [q * np.float32(scale) * rng.uniform(0.3, 2.0, (tokens, 1)).astype(np.float32), k, v]
 

@@ -40,7 +40,7 @@ def block_attention(q, k, v, start, block=64):
     return out[start - first : stop - first].to(q.dtype)
 """
 
-# The same with free choices: in which rows and which keys the work is cut. Masks go by positions.
+# The same, with the cuts into rows and into keys left to be filled in. Masks go by positions.
 _CUT = """\
 def block_attention(q, k, v, start, block=64):
     stop, scale = start + len(q), math.sqrt(q.shape[1])
@@ -119,8 +119,8 @@ WRONG = (
     ),
     _wrong(
         "strict",
-        "Inside the block on the diagonal a query does not see its own key. It sees the keys up to and including "
-        "its own.",
+        "Inside the block on the diagonal a query does not see its own key. It sees the keys up to and "
+        "including its own.",
         ("triu(1)", "triu(0)"),
         ("out[rows] = mixed / total", "out[rows] = (mixed / total).nan_to_num()"),
     ),
@@ -131,14 +131,13 @@ WRONG = (
     ),
     _wrong(
         "no_mask",
-        "The block on the diagonal is not masked: a query sees keys behind its own, and the zeros that fill up "
-        "the block.",
+        "The block on the diagonal is not masked: a query sees keys behind its own, and the zeros that fill "
+        "up the block.",
         ("masked_fill(ahead, -math.inf)", "clone()"),
     ),
     _wrong(
         "mask_from_chunk",
-        "The mask counts queries from the start of the chunk and keys from position 0. A query's row is its "
-        "position.",
+        "The mask counts queries from the start of the chunk and keys from position 0. A query's row is its position.",
         ("queries[start - first : stop - first] =", "queries[: len(q)] ="),
         ("out[start - first : stop - first]", "out[: len(q)]"),
     ),
@@ -186,8 +185,7 @@ def block_attention(q, k, v, start, block=64):
     _cut(
         "all_queries_at_once",
         "The keys come in full blocks from position 0, but all queries of the chunk are rows of one product. Its "
-        "shape depends on the length of the chunk: cut the queries into tiles of `block` rows, aligned to "
-        "position 0.",
+        "shape depends on the length of the chunk: cut the queries into tiles of `block` rows, aligned to position 0.",
         "[(start, stop)]",
         "((b, b + block) for b in range(0, stop, block))",
     ),
@@ -223,7 +221,7 @@ def block_attention(q, k, v, start, block=64):
     return (weights @ v / weights.sum(1, keepdim=True)).to(dtype)
 """,
         "A computation in float64 that is rounded once at the end does exactly this: the order of the sums shows "
-        "only where a number lies halfway between two float32 neighbours. That is rare, and not never.",
+        "only where a number lies halfway between two float32 neighbours. That is rare, but it happens.",
         alike=0.9,
     ),
     WrongAnswer(

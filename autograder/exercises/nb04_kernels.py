@@ -1,4 +1,4 @@
-"""What the two kernels of notebook 04 are judged by: close to float64, and own chunks equal to own one pass in bits."""
+"""How the two kernels of notebook 04 are judged: close to float64, and the same bits in chunks as in one pass."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def judge_logic(wrong_with: Callable) -> Callable[[list[Call], list[Outcome]], V
 
 
 def judge_bits(wrong_with: Callable, whose: str, which: str) -> Callable[[list[Call], list[Outcome]], Verdict]:
-    """In each dtype: own chunks against own one pass. `whose` names a row, for example "the query at position"."""
+    """In each dtype, the answer's chunks against its one pass. `whose` names a row, such as "the query at position"."""
 
     def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
         chunks = 0

@@ -1,4 +1,4 @@
-"""Exercise 4.2, tiled_linear: a product whose rows do not feel the cut."""
+"""Exercise 4.2, tiled_linear: a product whose rows do not depend on the cut."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def bits_cases(seed: int) -> list[Call]:
 
 
 ROUNDING = (
-    "How many rows a product has, and in which slot a row stands, decides in which order its terms are added. "
-    "Give every product exactly `tile` rows, and every token the slot that its position says."
+    "How many rows a product has, and in which slot a row stands, decides in which order its terms are added. Give "
+    "every product exactly `tile` rows, and put every token into the slot position % tile."
 )
 _logic = logic(oracle, AXES)
 
@@ -143,8 +143,8 @@ WRONG = (
     ),
     _short(
         "last_unpadded",
-        "The tiles are aligned, but those at the ends of the chunk are not filled up: fewer than `tile` rows are "
-        "multiplied there.",
+        "The tiles are aligned, but those at the ends of the chunk are not filled up: fewer than `tile` rows "
+        "are multiplied there.",
         """\
     edges = [start, *range((start // tile + 1) * tile, start + len(x), tile), start + len(x)]
     return torch.cat([x[a - start : b - start] @ w for a, b in zip(edges, edges[1:])])
@@ -182,15 +182,15 @@ WRONG = (
     ),
     _short(
         "chunk_aligned_unpadded",
-        "The tiles are counted from the chunk's first row, and the last is not filled up. Give a token the slot that "
-        "its position says, and every tile all its rows.",
+        "The tiles are counted from the chunk's first row, and the last is not filled up. Put every token into the "
+        "slot position % tile, and fill every tile up to `tile` rows.",
         "    return torch.cat([part @ w for part in x.split(tile)])\n",
         alike=ALIKE,
     ),
     _short(
         "float64",
-        "A product in float64 that is rounded once at the end does exactly this: the order of the sums shows "
-        "only where a number lies halfway between two float32 neighbours. That is rare, and not never.",
+        "A product in float64 that is rounded once at the end does exactly this: the order of the sums shows only "
+        "where a number lies halfway between two float32 neighbours. That is rare, but it happens.",
         "    return (x.double() @ w.double()).to(x.dtype)\n",
         alike=0.9,
     ),

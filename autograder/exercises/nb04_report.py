@@ -158,8 +158,8 @@ WRONG = (
     ),
     _wrong(
         "nan_ignored",
-        "Every place with a NaN is left out. A number on one side and NaN on the other is the worst difference "
-        "there is.",
+        "Every place with a NaN is left out. A number on one side and NaN on the other is the worst "
+        "difference there is.",
         ("& ~(a.isnan() & b.isnan())", "& ~a.isnan() & ~b.isnan()"),
     ),
     _wrong(
@@ -194,14 +194,14 @@ WRONG = (
     ),
     _wrong(
         "as_bfloat16",
-        "Both tensors are made bfloat16 first. Two float32 neighbours then become the same number, mostly, and the "
+        "Both tensors are made bfloat16 first. Two float32 neighbours then mostly become the same number, and the "
         "difference is gone before it is counted.",
         ("a, b = a.flatten(), b.flatten()", "a, b = a.flatten().bfloat16(), b.flatten().bfloat16()"),
     ),
     _wrong(
         "overflow",
-        "The distance is computed in 32 bits and runs over: from the lowest to the highest float32 there are "
-        "more than 2**31 steps. Make the bits int64 first, with .long().",
+        "The distance is computed in 32 bits and overflows: from the lowest to the highest float32 there are more "
+        "than 2**31 steps. Make the bits int64 first, with .long().",
         ("(place(a) - place(b)).abs()", "(place(a).int() - place(b).int()).abs()"),
     ),
     _wrong(
@@ -220,8 +220,8 @@ WRONG = (
     ),
     _wrong(
         "isclose",
-        "torch.isclose as it comes: atol is not as good as bits. It lets through any difference below 1e-8, and "
-        "dozens of float32 steps between larger ones. The question is whether bits are equal: compare a != b.",
+        "This is torch.isclose with its default tolerances. It lets through any difference below 1e-8, and dozens of "
+        "float32 steps between larger numbers. The question is whether bits are equal: compare a != b.",
         ("differs = (a != b) &", "differs = ~torch.isclose(a, b, equal_nan=True) &"),
     ),
     _wrong(
@@ -236,13 +236,12 @@ WRONG = (
     ),
     _wrong(
         "place_of_largest",
-        "The index is that of the largest distance. Asked for is the first element that differs: where to begin "
-        "to look.",
+        "The index is that of the largest distance. Wanted is the first element that differs: where to begin to look.",
         ("int(first[0])", "int((torch.where(differs & ~one_nan, (place(a) - place(b)).abs(), -1)).argmax())"),
     ),
     _wrong(
         "last",
-        "The index is that of the last element that differs. Asked for is the first: where to begin to look.",
+        "The index is that of the last element that differs. Wanted is the first: where to begin to look.",
         ("int(first[0])", "int(first[-1])"),
     ),
 )

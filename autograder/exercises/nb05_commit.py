@@ -1,21 +1,21 @@
-"""Exercise 5.2, commit: the step was computed, so whoever has a chunk in it advances."""
+"""Exercise 5.2, commit: the step was computed, so each request with a chunk in it advances."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from autograder.compare import same_integers
+from autograder.compare import counted, same_integers
 from autograder.exercise import Call, Exercise, Group, WrongAnswer
 from autograder.exercises.nb05_states import (
     IMPORTS,
     After,
     Row,
     call_of,
-    everybody_in,
     judge_with,
     listed,
     packed,
     random_rows,
+    requests_in,
     state_of,
     token_for,
 )
@@ -26,12 +26,12 @@ STATES = 50
 def drive(commit, numbers: list[int], admitted: int) -> np.ndarray:
     """The state after the commit, and what it returned."""
     state = state_of(numbers, admitted)
-    everybody = everybody_in(state, numbers)
+    requests = requests_in(state, numbers)
     returned = commit(state, {chunk.request_id: token_for(chunk.request_id) for chunk in state.chunks})
     if not isinstance(returned, (list, tuple, np.ndarray)):
         what = "None" if returned is None else f"something of type {type(returned).__name__}"
         raise TypeError(f"it returned {what}, wanted the list of the ids that are finished")
-    return packed(state, everybody, list(returned))
+    return packed(state, requests, list(returned))
 
 
 def cases(seed: int) -> list[Call]:
@@ -56,15 +56,15 @@ def _trouble(call: Call, got: After) -> str | None:
     rows, done = call.facts["rows"], []
     for row in rows:
         stop, end = row.computed + row.take, row.prompt + row.answer
-        where = f"{call.label}: request {row.id} has {end} tokens"
+        where = f"{call.label}: request {row.id} has {counted(end, 'token')}"
         where += f" and the chunk [{row.computed}, {stop})" if row.take else " and no chunk"
         ends = bool(row.take) and stop == end
         gets = [token_for(row.id)] if ends else []
         wanted, tokens = row.tokens + gets, got.tokens[row.id]
         if len(tokens) != len(wanted):
-            return f"{where}. It gets {len(tokens) - end} new token(s), it should get {len(gets)}."
+            return f"{where}. It gets {counted(len(tokens) - end, 'new token')}, it should get {len(gets)}."
         if tokens != wanted:
-            return f"{where}. Its tokens are not those that it had{' and the sampled one behind them' if ends else ''}."
+            return f"{where}. Wanted are the tokens that it had{' and the sampled one behind them' if ends else ''}."
         if got.computed[row.id] != stop:
             return f"{where}. Afterwards num_computed is {got.computed[row.id]}, it should be {stop}."
         done += [row.id] if row.answer + len(gets) >= row.max_tokens and not row.waits else []
@@ -108,7 +108,7 @@ WRONG = (
     WrongAnswer(
         "a_token_for_every_chunk",
         _commit(when="True"),
-        "Every chunk gives its request a token. The logits in the middle of a prompt guess a token that the prompt "
+        "Every chunk gives its request a token. The logits in the middle of a prompt predict a token that the prompt "
         "already has: only a chunk that ends at the newest token gives one.",
     ),
     WrongAnswer(
@@ -120,8 +120,8 @@ WRONG = (
     WrongAnswer(
         "past_the_prompt",
         _commit(when="chunk.stop >= request.prompt_len"),
-        "A token comes as soon as the prompt is done. A request that is recomputed has its answer behind the prompt, "
-        "and a chunk that ends in the middle of that gives nothing.",
+        "A token comes as soon as the prompt is done. A request that is recomputed has answer tokens behind its "
+        "prompt, and a chunk that ends before the newest of them gives no token.",
     ),
     WrongAnswer(
         "only_decodes",
@@ -131,8 +131,8 @@ WRONG = (
     WrongAnswer(
         "computed_with_the_new_token",
         _commit(more="            request.num_computed = request.num_tokens\n"),
-        "The new token is counted as computed. It has only been chosen; its key and value are computed in the next "
-        "step.",
+        "The new token is counted as computed. It has only been chosen; its key and value are computed in "
+        "the next step.",
     ),
     WrongAnswer(
         "advances_by_one",
@@ -145,8 +145,8 @@ WRONG = (
             advance="",
             when="chunk.stop == request.num_tokens and not setattr(request, 'num_computed', chunk.stop)",
         ),
-        "A chunk in the middle of a prompt does not advance its request, so the same tokens would be computed for "
-        "ever.",
+        "A chunk in the middle of a prompt does not advance its request, so the same tokens would be "
+        "computed for ever.",
     ),
     WrongAnswer(
         "token_exchanged",
@@ -161,7 +161,7 @@ WRONG = (
     WrongAnswer(
         "prompt_counts",
         _commit(done="request.num_tokens >= request.max_tokens"),
-        "The prompt is counted as if it had been generated. max_tokens counts the answer alone; why_done() knows.",
+        "The prompt is counted as if it had been generated. max_tokens counts the answer alone, as why_done() does.",
     ),
     WrongAnswer(
         "one_too_many",
@@ -171,7 +171,8 @@ WRONG = (
     WrongAnswer(
         "nobody_leaves",
         _commit(leave="    pass\n"),
-        "Who is finished stays in state.running. It keeps its seat for ever, and blocks whoever waits for one.",
+        "A finished request stays in state.running. It counts towards max_num_seqs for ever, and blocks "
+        "the waiting requests.",
     ),
     WrongAnswer(
         "removed_in_the_loop",
@@ -179,14 +180,14 @@ WRONG = (
             leave="    for request in state.running:\n        if request.id in finished:\n"
             "            state.running.remove(request)\n"
         ),
-        "You remove from the list over which you loop, so the one behind a removed request is passed over. Make a new "
-        "list of those that stay.",
+        "You remove from the list over which you loop, so the request behind a removed one is passed over. Make a "
+        "new list of the requests that stay.",
     ),
     WrongAnswer(
         "leaves_with_the_prompt",
         _commit(done="request.num_computed >= request.prompt_len"),
-        "A request leaves as soon as its prompt is computed, before it has its answer. why_done() says who is "
-        "finished.",
+        "A request leaves as soon as its prompt is computed, before it has its answer. why_done() says which "
+        "requests are finished.",
     ),
     WrongAnswer(
         "step_stays_open",
@@ -196,7 +197,7 @@ WRONG = (
     WrongAnswer(
         "returns_those_that_run",
         _commit(returned="[request.id for request in state.running]"),
-        "You return those that still run. Return the ids of the finished ones.",
+        "You return the requests that still run. Return the ids of the finished ones.",
     ),
 )
 

@@ -132,8 +132,8 @@ WRONG = (
     WrongAnswer(
         "keys_of_the_whole_request",
         _pack(k="cu_k[-1] + len(tokens[chunk.request_id])"),
-        "cu_k counts all tokens of the request. Those behind the chunk have no keys yet: attention would read what "
-        "nobody has written.",
+        "cu_k counts all tokens of the request. The tokens behind the chunk have no keys yet: attention would read "
+        "slots that were never written.",
     ),
     WrongAnswer(
         "lengths",
@@ -145,8 +145,8 @@ WRONG = (
         _pack(
             q="(cu_q[-1] if cu_q else 0) + chunk.num_tokens", k="(cu_k[-1] if cu_k else 0) + chunk.stop", begin="[], []"
         ),
-        "The 0 at the beginning is missing: there is one number more than chunks, where each begins and where the last "
-        "ends.",
+        "The 0 at the beginning is missing: the list has one number more than there are chunks. It says where each "
+        "chunk begins, and where the last one ends.",
     ),
     WrongAnswer(
         "newest_tokens",
@@ -167,7 +167,7 @@ WRONG = (
     WrongAnswer(
         "sorted_by_request",
         _pack(chunks="sorted(chunks, key=lambda c: c.request_id)"),
-        "You sort the chunks. The batch has the order of the plan; whoever reads the result counts on it.",
+        "You sort the chunks. The batch has the order of the plan, and the code that reads its result relies on that.",
     ),
     WrongAnswer(
         "q_and_k_exchanged",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autograder.compare import first_trouble, same_integers
+from autograder.compare import counted, first_trouble, same_integers
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.exercises.nb05_plans import RIGHT, WRONG
 from autograder.packing import pack, unpack
@@ -47,10 +47,10 @@ def requests_of(numbers: list[int]) -> list[Request]:
     ]
 
 
-def drive(plan_step, numbers: list[int], budget: int, cap: int, seats: int) -> np.ndarray:
+def drive(plan_step, numbers: list[int], budget: int, cap: int, max_num_seqs: int) -> np.ndarray:
     """The chunks, a row (id, start, stop) for each, and of each request what a planner must leave alone."""
     requests = requests_of(numbers)
-    knobs = {"max_num_batched_tokens": budget, "max_chunk": cap, "max_num_seqs": seats}
+    knobs = {"max_num_batched_tokens": budget, "max_chunk": cap, "max_num_seqs": max_num_seqs}
     try:
         inspect.signature(plan_step).bind(requests, **knobs)
     except TypeError:  # written without the names: the same in order
@@ -58,7 +58,8 @@ def drive(plan_step, numbers: list[int], budget: int, cap: int, seats: int) -> n
     else:
         plan = plan_step(requests, **knobs)
     if not isinstance(plan, (list, tuple)):
-        raise TypeError(f"it returned {'None' if plan is None else type(plan).__name__}, wanted a tuple of Chunks")
+        what = "None" if plan is None else f"something of type {type(plan).__name__}"
+        raise TypeError(f"it returned {what}, wanted a tuple of Chunks")
     if bad := [c for c in plan if not all(hasattr(c, name) for name in ("request_id", "start", "stop"))]:
         raise TypeError(f"{str(bad[0])[:60]} in what it returned is no Chunk(request_id, start, stop)")
     rows = [[c.request_id, c.start, c.stop] for c in plan] or np.zeros((0, 3), dtype=int)
@@ -66,11 +67,11 @@ def drive(plan_step, numbers: list[int], budget: int, cap: int, seats: int) -> n
     return pack([rows, after], ["what the chunks hold", "a request's num_computed"])
 
 
-def _call(rows: list[Row], budget: int, cap: int, seats: int) -> Call:
-    named = f"budget {budget}, max_chunk {cap}, max_num_seqs {seats}"
+def _call(rows: list[Row], budget: int, cap: int, max_num_seqs: int) -> Call:
+    named = f"budget {budget}, max_chunk {cap}, max_num_seqs {max_num_seqs}"
     listed = "; ".join(map(str, rows))
     numbers = [number for row in rows for number in row]
-    return Call((numbers, budget, cap, seats), f"plan_step([{listed}], {named})", {"rows": rows})
+    return Call((numbers, budget, cap, max_num_seqs), f"plan_step([{listed}], {named})", {"rows": rows})
 
 
 def decode(number: int, length: int = 5) -> Row:
@@ -100,7 +101,7 @@ def _random_rows(rng: np.random.Generator) -> list[Row]:
 
 
 def plan_cases(seed: int) -> list[Call]:
-    """No cap and seats for all: what the budget alone decides."""
+    """No cap, and max_num_seqs above the number of requests: what the budget alone decides."""
     rng = np.random.default_rng(seed)
     draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
     twelve = [decode(i) for i in range(12)]
@@ -115,14 +116,14 @@ def plan_cases(seed: int) -> list[Call]:
 
 
 def knob_cases(seed: int) -> list[Call]:
-    """With a cap, and with fewer seats than requests."""
+    """With a cap, and with max_num_seqs below the number of requests."""
     rng = np.random.default_rng(seed)
     draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
     prompts = [Row(i, 40, 40, 0) for i in range(1, 5)]
     calls = [
         _call([decode(0), *prompts], 41, 10, 64),  # all four, each up to the cap
         _call([decode(0), *prompts], 25, 10, 64),  # the third gets what is left
-        _call([decode(0), *prompts], 64, 0, 3),  # two prompts have a seat
+        _call([decode(0), *prompts], 64, 0, 3),  # max_num_seqs leaves room for two prompts
         _call([decode(i) for i in range(6)], 64, 1, 4),
     ]
     for _ in range(STATES):
@@ -131,9 +132,9 @@ def knob_cases(seed: int) -> list[Call]:
     return calls
 
 
-def wanted(rows: list[Row], budget: int, cap: int, seats: int) -> list[list[int]]:
-    """The rule, written another way: sort, then hand out."""
-    queue = sorted((r for r in rows if r.computed < r.tokens), key=lambda r: not r.decoding)[:seats]
+def wanted(rows: list[Row], budget: int, cap: int, max_num_seqs: int) -> list[list[int]]:
+    """The rule, written another way: sort the requests, then give each its tokens."""
+    queue = sorted((r for r in rows if r.computed < r.tokens), key=lambda r: not r.decoding)[:max_num_seqs]
     chunks = []
     for r in queue:
         take = min(r.tokens - r.computed, cap or budget, budget - sum(c[2] - c[1] for c in chunks))
@@ -143,7 +144,7 @@ def wanted(rows: list[Row], budget: int, cap: int, seats: int) -> list[list[int]
 
 def _trouble(call: Call, got: np.ndarray) -> str | None:
     """The first rule that the plan breaks, and the plan that was wanted if it breaks none by itself."""
-    (chunks, after), (_, budget, cap, seats) = unpack(got), call.args
+    (chunks, after), (_, budget, cap, max_num_seqs) = unpack(got), call.args
     rows = {row.id: row for row in call.facts["rows"]}
     if after.tolist() != [[r.computed, r.tokens] for r in rows.values()]:
         return f"{call.label} has changed the requests. A plan only reads them."
@@ -155,21 +156,22 @@ def _trouble(call: Call, got: np.ndarray) -> str | None:
             return f"{call.label} has a chunk of request {i}, which it was not given."
         r, chunk = rows[i], f"Chunk({i}, {start}, {stop})"
         if start != r.computed:
-            return f"{call.label} has {chunk}; request {i} has {r.computed} tokens computed, so it starts there."
+            done = counted(r.computed, "token")
+            return f"{call.label} has {chunk}; request {i} has {done} computed, so it starts there."
         if r.computed == r.tokens:
             return f"{call.label} has {chunk}; request {i} has no token left to compute."
         if not start < stop <= r.tokens:
-            return f"{call.label} has {chunk}; request {i} has {r.tokens} tokens, and a chunk at least one."
+            return f"{call.label} has {chunk}; request {i} has {counted(r.tokens, 'token')}, and a chunk at least one."
         if cap and stop - start > cap:
             return f"{call.label} has {chunk}: more tokens than max_chunk={cap}."
     total = sum(stop - start for _, start, stop in chunks)
     if len({i for i, *_ in chunks}) < len(chunks):
         return f"{call.label} has two chunks of one request."
     if total > budget:
-        return f"{call.label} plans {total} tokens; the budget is {budget}."
-    if len(chunks) > seats:
-        return f"{call.label} serves {len(chunks)} requests; max_num_seqs is {seats}."
-    right = wanted(call.facts["rows"], budget, cap, seats)
+        return f"{call.label} plans {counted(total, 'token')}; the budget is {budget}."
+    if len(chunks) > max_num_seqs:
+        return f"{call.label} serves {counted(len(chunks), 'request')}; max_num_seqs is {max_num_seqs}."
+    right = wanted(call.facts["rows"], budget, cap, max_num_seqs)
     if chunks != right:
         return f"{call.label} is {_shown(chunks)}, it should be {_shown(right)}."
     return None

@@ -76,7 +76,7 @@ WRONG = (
         "break_on_done",
         _plan(skip="        if r.num_uncomputed == 0:\n            break\n"),
         "A request with nothing left to compute ends your loop, so those behind it get nothing. Pass over it: "
-        "continue. Only a budget that is used up, or no seat, ends the step.",
+        "continue. The step is full only when the budget is used up or max_num_seqs requests have a chunk.",
     ),
     WrongAnswer(
         "chunk_for_the_finished",
@@ -106,8 +106,8 @@ WRONG = (
     WrongAnswer(
         "order_of_the_list",
         _plan(queue="requests"),
-        "You take the requests as they stand in the list. Decodes come first, wherever they stand; then the rest, in "
-        "order.",
+        "You take the requests as they stand in the list. Decodes come first, wherever they stand; then the "
+        "rest, in order.",
     ),
     WrongAnswer(
         "last_prompt_token_as_decode",
@@ -115,8 +115,8 @@ WRONG = (
             decodes="[r for r in requests if r.num_uncomputed == 1]",
             prompts="[r for r in requests if r.num_uncomputed != 1]",
         ),
-        "You take every request with one token left for a decode. The last token of a prompt is no decode: nobody is "
-        "streaming there yet. Ask request.decoding.",
+        "You treat every request with one token left as a decode. The last token of a prompt is no decode: no user "
+        "is streaming there yet. Ask request.decoding.",
     ),
     WrongAnswer(
         "decodes_are_free",
@@ -139,28 +139,30 @@ WRONG = (
             take="min(r.num_uncomputed, max_chunk, left)",
             skip="        if not min(r.num_uncomputed, max_chunk):\n            continue\n",
         ),
-        "max_chunk = 0 means that there is no cap. You cap at 0, so nobody gets anything.",
+        "max_chunk = 0 means that there is no cap. You cap at 0, so no request gets a chunk.",
     ),
     WrongAnswer(
         "cap_for_the_step",
         _plan(first="    left = min(left, max_chunk or left)\n"),
-        "You take max_chunk for the budget of the whole step. It caps each request by itself; several may have that "
-        "much.",
+        "You take max_chunk for the budget of the whole step. It caps each request by itself; several may "
+        "have that much.",
     ),
     WrongAnswer(
-        "no_seats",
+        "no_max_num_seqs",
         _plan(full="left <= 0"),
         "max_num_seqs is not used. It is the most requests that a step may serve.",
     ),
     WrongAnswer(
         "seats_for_prompts",
         _plan(full="left <= 0 or sum(c.stop - c.start > 1 for c in chunks) >= max_num_seqs"),
-        "Only chunks of more than one token are counted as seats. Every request in the step needs one, decodes too.",
+        "Only chunks of more than one token are counted. Every request in the step counts towards "
+        "max_num_seqs, decodes too.",
     ),
     WrongAnswer(
         "one_prompt",
         _plan(queue="decodes + [r for r in prompts if r.num_uncomputed][:1]"),
-        "Only one prompt gets a chunk. While budget and seats are left, the next one gets one too.",
+        "Only one prompt gets a chunk. While budget is left and max_num_seqs is not reached, the next one "
+        "gets one too.",
     ),
     WrongAnswer(
         "whole_or_nothing",

@@ -50,13 +50,13 @@ def state_of(numbers: Sequence[int], admitted: int) -> State:
     return State(waiting, running, tuple(chunks), admitted)
 
 
-def everybody_in(state: State, numbers: Sequence[int]) -> list[Request]:
+def requests_in(state: State, numbers: Sequence[int]) -> list[Request]:
     """The requests of a state that state_of made of these numbers, in the order of the rows."""
     ids = numbers[:: len(Row._fields)]
     return sorted([*state.running, *state.waiting], key=lambda r: ids.index(r.id))
 
 
-def packed(state: State, everybody: Sequence[Request], *more) -> np.ndarray:
+def packed(state: State, requests: Sequence[Request], *more) -> np.ndarray:
     """All that can be seen of a state, then `more`."""
     names = ["state.waiting", "state.running", "state.chunks", "state.admitted", "num_computed", "lengths", "token_ids"]
     for name, queue in (("waiting", state.waiting), ("running", state.running)):
@@ -67,9 +67,9 @@ def packed(state: State, everybody: Sequence[Request], *more) -> np.ndarray:
         [r.id for r in state.running],
         [[c.request_id, c.start, c.stop] for c in state.chunks],
         state.admitted,
-        [r.num_computed for r in everybody],
-        [len(r.token_ids) for r in everybody],
-        [token for r in everybody for token in r.token_ids],
+        [r.num_computed for r in requests],
+        [len(r.token_ids) for r in requests],
+        [token for r in requests for token in r.token_ids],
     ]
     return pack([*values, *more], [*names, "what it returned"][: len(values) + len(more)])
 
@@ -80,7 +80,7 @@ def call_of(name: str, rows: Sequence[Row], admitted: int) -> Call:
 
 
 def random_rows(rng: np.random.Generator) -> tuple[list[Row], int]:
-    """Running ones in every situation, some admitted by the open step, and some that still wait."""
+    """Running requests in every situation, some of them admitted by the open step, and some that still wait."""
     draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
     old, new, waiting = draw(2, 6), draw(0, 4), draw(0, 4)
     rows = []

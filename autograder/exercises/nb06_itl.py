@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autograder.compare import first_trouble, same_integers, wrong_shape
+from autograder.compare import counted, first_trouble, same_integers, wrong_shape
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
 
 NAMES = ("P50", "P99", "the longest")
@@ -42,9 +42,8 @@ def _trouble(call: Call, got: np.ndarray) -> str | None:
     for name, value, right in zip(NAMES, got.tolist(), _wanted(gaps)):
         if value != right:
             shown = f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
-            return (
-                f"{call.label} says that {name} is {shown} us, it should be {right:,} us. There are {len(gaps)} gaps."
-            )
+            over = counted(len(gaps), "gap")
+            return f"{call.label} says that {name} of {over} is {shown} us, it should be {right:,} us."
     return None
 
 
@@ -83,14 +82,14 @@ WRONG = (
     ),
     _wrong(
         "rank_of_the_last_index",
-        "Your rank is a share of the last index, rounded. Nearest rank takes a share of the number of gaps, rounded "
-        "up.",
+        "Your rank is a share of the last index, rounded. Nearest rank takes a share of the number of "
+        "gaps, rounded up.",
         rank="round(percent / 100 * (n - 1))",
     ),
     _wrong(
         "between_two_gaps",
         "This lies between two gaps: np.percentile and np.quantile mix neighbours by default. Nearest rank gives a "
-        "gap that somebody really waited.",
+        "gap that a user really waited.",
         give="[*np.percentile(gaps, [50, 99]), max(gaps)]",
     ),
     _wrong(
@@ -115,14 +114,14 @@ WRONG = (
     ),
     _wrong(
         "p99_as_longest",
-        "Your longest gap is P99 again. The longest is the largest of all, and one stall among 120 gaps shows in "
-        "nothing else.",
+        "Your longest gap is P99 again. The longest is the largest of all, and one stall among 120 gaps shows "
+        "in nothing else.",
         give="at(50), at(99), at(99)",
     ),
     _wrong(
         "share_of_the_longest",
-        "Your percentiles are shares of the longest gap. P99 asks how many gaps are shorter, and not how long the "
-        "longest is.",
+        "Your percentiles are shares of the longest gap. P99 asks how many gaps are shorter, and not how long "
+        "the longest is.",
         give="max(gaps) * 50 // 100, max(gaps) * 99 // 100, max(gaps)",
     ),
     _wrong(
@@ -132,8 +131,7 @@ WRONG = (
     ),
     _wrong(
         "stalls_dropped",
-        "The longest gap is left out before you count, as if it were an error of measurement. Somebody waited that "
-        "long.",
+        "The longest gap is left out before you count, as if it were an error of measurement. A user waited that long.",
         order="sorted(gaps)[: max(len(gaps) - 1, 1)]",
         give="at(50), at(99), ordered[-1]",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autograder.compare import first_trouble, same_integers
+from autograder.compare import counted, first_trouble, same_integers
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
 from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, drawn, shown, with_cost
 
@@ -35,11 +35,12 @@ def _trouble(call: Call, got: np.ndarray) -> str | None:
     if got == wanted:
         return None
     if got < 0:
-        why = "no chunk has fewer than 0 tokens"
+        why = "no chunk is shorter than 0 tokens"
     else:
         took = fixed + per_token * int(got) + per_decode * users
         relation = "is longer than" if took > target else "meets"
-        why = f"a step with {int(got):,} tokens takes {took:,} us, which {relation} the target of {target:,} us"
+        chunk = counted(int(got), "token")
+        why = f"a step with a chunk of {chunk} takes {took:,} us, which {relation} the target of {target:,} us"
     return f"{call.label} is {int(got):,}, it should be {wanted:,}: {why}."
 
 
@@ -76,7 +77,7 @@ WRONG = (
     ),
     _wrong(
         "two_steps",
-        "A whole step of decodes is taken off besides, as if the gap went over two steps. The decodes are in the "
+        "A whole step of decodes is taken off as well, as if the gap spanned two steps. The decodes are in the "
         "prompt's own step, so a gap is one step.",
         left="target_us - 2 * (m.fixed_us + m.decode_us * users)",
     ),

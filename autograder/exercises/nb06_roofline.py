@@ -10,8 +10,9 @@ from autograder.compare import first_trouble, same_floats
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
 from course_lib.lessons.nb06_tradeoff import Hardware
 
-NEAR_US = 2.0  # whoever rounds each part to whole microseconds is right as well
-H100_8B = [15_009_316_864, 13_958_643_712, 131_072, 2_680_000, 692_300_000]  # Hardware.of("h100", "8b"), as it travels
+NEAR_US = 2.0  # so that an answer that rounds each part to whole microseconds is right as well
+# Hardware.of("h100", "8b"), as the arguments of a call hold it
+H100_8B = [15_009_316_864, 13_958_643_712, 131_072, 2_680_000, 692_300_000]
 
 
 def with_hardware(answer: Callable, prefill: int, decodes: int, context: int, numbers: list[int]):
@@ -106,8 +107,8 @@ WRONG = (
     ),
     _wrong(
         "no_context",
-        "The decodes' contexts are read for nothing. They share the weights with the prompt; their K and V are their"
-        " own.",
+        "Reading the decodes' contexts costs nothing here. Decodes share the weights with the prompt, and each reads "
+        "its own K and V.",
         give="max(read, multiply)",
     ),
     _wrong(
@@ -133,14 +134,14 @@ WRONG = (
     ),
     _wrong(
         "weights_for_each_token",
-        "The weights are read again for each token. All tokens of a step share one reading: that is what riding "
-        "along means.",
+        "The weights are read again for each token. All tokens of a step share one reading: that is what "
+        "riding along means.",
         read="hw.weight_bytes * tokens / hw.bytes_per_us",
     ),
     _wrong(
         "weights_for_each_decode",
-        "The decodes read the weights a second time, as in a step of their own. In one step all tokens share one "
-        "reading.",
+        "The decodes read the weights a second time, as if they had a separate step. In one step all tokens "
+        "share one reading.",
         give="max(read, multiply) + kv + read * (prefill > 0 and decodes > 0)",
     ),
     _wrong(

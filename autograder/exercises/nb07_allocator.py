@@ -1,4 +1,4 @@
-"""Exercise 7.3, Allocator: blocks are lent, shared and given back."""
+"""Exercise 7.3, Allocator: blocks are allocated, shared and released."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def twice_cases(seed: int) -> list[Call]:
 
 
 def _call(rng: np.random.Generator, num_blocks: int, releases_again: bool) -> Call:
-    """Operations that are possible: the oracle plays along to know which request holds blocks."""
+    """Random operations that are possible; the oracle runs alongside to know which requests hold blocks."""
     operations, oracle, next_request = [], _Oracle(num_blocks), 0
 
     def add(kind, request, number=0):
@@ -77,7 +77,7 @@ def _call(rng: np.random.Generator, num_blocks: int, releases_again: bool) -> Ca
         if not holders or draw < 0.4:
             add(ALLOCATE, next_request, int(rng.integers(0, 5)))
         elif draw < 0.65:
-            add(TOUCH, next_request, int(rng.choice([*holders, -1])))  # -1: the table given back last
+            add(TOUCH, next_request, int(rng.choice([*holders, -1])))  # -1: the table released last
         else:
             add(RELEASE, int(rng.choice(holders)))
             if releases_again and any(oracle.count()[block] == 0 for block in oracle.gone):
@@ -147,7 +147,7 @@ def judge_calls(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
 EXERCISE = Exercise(
     name="Allocator",
     number="7.3",
-    title="Lend, share, give back",
+    title="Allocate, share, release",
     notebook="07_prefix_cache",
     mode="equal",
     groups=(Group("trace", 3, trace_cases, judge_calls), Group("twice", 1, twice_cases, judge_calls)),

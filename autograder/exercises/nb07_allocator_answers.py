@@ -27,7 +27,7 @@ class Allocator:
 
     def release(self, blocks):
         if any(self.refs[block] == 0 for block in blocks):
-            raise ValueError("nobody holds them")
+            raise ValueError("a block is free")
         for block in reversed(blocks):
             self.refs[block] -= 1
             if self.refs[block] == 0:
@@ -35,11 +35,11 @@ class Allocator:
 """
 _CHECK = """\
         if any(self.refs[block] == 0 for block in blocks):
-            raise ValueError("nobody holds them")
+            raise ValueError("a block is free")
 """
 _IN_LOOP = """\
             if self.refs[block] == 0:
-                raise ValueError("nobody holds it")
+                raise ValueError("the block is free")
             self.refs[block] -= 1
 """
 _LAST = """\
@@ -54,13 +54,14 @@ WRONG = tuple(
         (
             "head_freed_first",
             [("in reversed(blocks)", "in blocks")],
-            "Blocks are freed in forward order, so the head of a table is lent again first. Without its head the rest "
-            "of a beginning cannot be found: free the tail first.",
+            "Blocks are freed in forward order, so the head of a table is allocated again first. Without its head "
+            "the rest of a beginning cannot be found: free the tail first.",
         ),
         (
             "freed_to_the_front",
             [("self.free.append(block)", "self.free.insert(0, block)")],
-            "Freed blocks go to the front and are lent again at once. What was freed long ago is lent first: append.",
+            "Freed blocks go to the front and are allocated again at once. The block freed longest ago is "
+            "allocated first: append.",
         ),
         (
             "shared_block_freed",
@@ -70,13 +71,14 @@ WRONG = tuple(
         (
             "lost_on_release",
             [("            if self.refs[block] == 0:\n                self.free.append(block)\n", "")],
-            "Released blocks never become free: they leak, and free + held is no longer all. Append them to `free`.",
+            "Released blocks never become free: they leak, and free + held is no longer the whole pool. Append "
+            "them to `free`.",
         ),
         (
             "touched_and_free",
             [("            if self.refs[block] == 0:\n                self.free.remove(block)\n", "")],
-            "A free block that is touched stays in `free`, so it will be lent to somebody else while it is held. Take "
-            "it out.",
+            "A free block that is touched stays in `free`, so it will be allocated to another request while it is "
+            "held. Take it out.",
         ),
         (
             "touch_sets_one",
@@ -85,33 +87,34 @@ WRONG = tuple(
              "free or held.",
         ),
         (
-            "lends_what_is_there",
+            "allocates_what_is_there",
             [("            return None\n", "            count = len(self.free)\n")],
-            "When there are too few blocks, those that are there are lent. All or nothing: return None.",
+            "When there are too few free blocks, all of them are allocated. All or nothing: return None.",
         ),
         (
             "one_must_stay",
             [("if count > len(self.free):", "if count >= len(self.free):")],
-            "The last free block is never lent: as many as there are can be lent, so use >.",
+            "The last free block is never allocated: a request may take all free blocks, so use >.",
         ),
         (
             "lent_from_the_back",
             [("self.free[:count], self.free[count:]",
              "self.free[len(self.free) - count :], self.free[: len(self.free) - count]")],
-            "Blocks are lent from the back of `free`, where those stand that were used last. Lend from the front.",
+            "Blocks are allocated from the back of `free`, where the most recently freed ones stand. Allocate "
+            "from the front.",
         ),
         (
             "lent_without_count",
             [("        for block in blocks:\n            self.refs[block] = 1\n        return blocks",
              "        return blocks")],
-            "Allocate lends blocks and counts no holder, so that touch and release take them for free. Set refs to 1.",
+            "Allocate counts no holder for its blocks, so touch and release treat them as free. Set refs to 1.",
         ),
         (
             "released_twice",
             [(_CHECK, ""), ("            if self.refs[block] == 0:\n                self.free.append(block)",
              "            if self.refs[block] <= 0:\n                self.free.append(block)")],
-            "A table that is released a second time is accepted: its blocks stand in `free` twice and will be lent to "
-            "two requests. Raise ValueError.",
+            "A table that is released a second time is accepted: its blocks stand in `free` twice and will be "
+            "allocated to two requests. Raise ValueError.",
         ),
         (
             "refused_halfway",
@@ -124,8 +127,8 @@ WRONG = tuple(
             [(_CHECK, ""), ("            self.refs[block] -= 1\n",
              "            if self.refs[block] == 0:\n                continue\n"
              "            self.refs[block] -= 1\n")],
-            "A second release is passed over in silence, and what it shares with others loses a holder. Raise "
-            "ValueError: whoever releases twice has a mistake somewhere else.",
+            "A second release is accepted in silence, and blocks that other requests hold lose a holder. Raise "
+            "ValueError: a caller that releases twice has a mistake somewhere else.",
         ),
     )
 )  # fmt: skip
@@ -182,7 +185,7 @@ class Allocator:
 
     def release(self, blocks):
         if blocks and min(self.refs[blocks]) == 0:
-            raise ValueError("nobody holds one of these")
+            raise ValueError("a block is free")
         for block in blocks:
             self.refs[block] -= 1
         self.free.extend(block for block in reversed(blocks) if self.refs[block] == 0)

@@ -65,14 +65,14 @@ WRONG = (
     _wrong(
         "no_parent",
         f"return hashlib.sha256({_PACKED}).digest()",
-        "The parent's hash is left out. Then equal tokens behind another beginning are taken for the same block, and a "
-        "request is served keys and values that were computed from somebody else's text.",
+        "The parent's hash is left out. Then equal tokens behind another beginning are taken for the same block, and "
+        "a request is served keys and values that were computed from another user's text.",
     ),
     _wrong(
         "parent_behind",
         f"return hashlib.sha256({_PACKED} + parent).digest()",
-        "The parent's hash stands behind the tokens. Any fixed order separates blocks, but all who look a block up "
-        "must use the same: parent first.",
+        "The parent's hash stands behind the tokens. Any fixed order separates blocks, but every look-up must use "
+        "the same one: parent first.",
     ),
     _wrong(
         "tokens_run_together",

@@ -17,8 +17,8 @@ from course_lib.cache.prefix import PrefixIndex
 ADMIT, COMMIT, RELEASE = range(3)
 
 
-class _Lender(BlockAllocator):
-    """The engine's allocator with the notebook's one name that it lacks."""
+class _Allocator(BlockAllocator):
+    """The engine's allocator with `free`, the notebook's name for free_order."""
 
     @property
     def free(self) -> list[int]:
@@ -30,7 +30,7 @@ def drive(make, num_blocks: int, block_size: int, prompts: list[int], operations
 
     After each: what admit gives, refs, the free order, and which blocks can be found.
     """
-    allocator, prefix = _Lender(num_blocks, uncached_first=False), PrefixIndex()
+    allocator, prefix = _Allocator(num_blocks, uncached_first=False), PrefixIndex()
     cache, tables, computed, seen = make(allocator, prefix, block_size), {}, {}, []
     requests = parsed(prompts)
     for kind, request, stop in zip(operations[::3], operations[1::3], operations[2::3], strict=True):

@@ -76,8 +76,8 @@ WRONG = tuple(
         (
             "touch_after_allocate",
             [(_TAKE + _FORGET + "        return table\n", _LATE_TOUCH)],
-            "The new blocks are lent before the hit is touched. A hit block that is free can then be lent as a new "
-            "one: the request evicts its own hit, and has the same block twice in its table. Touch first.",
+            "The new blocks are allocated before the hit is touched. A hit block that is free can then be allocated "
+            "as a new one: the request evicts its own hit, and has the same block twice in its table. Touch first.",
         ),
         (
             "revived_not_counted",
@@ -94,7 +94,7 @@ WRONG = tuple(
         (
             "touched_and_let_go",
             [(_GATE, ""), (_TAKE, _TRY.format("self.allocator.release(hit)\n            "))],
-            "A refused request touches its hit and lets it go again, which moves it to the end of `free`. Refusing "
+            "A refused request touches its hit and releases it again, which moves it to the end of `free`. Refusing "
             "changes nothing: look whether there is room before you touch.",
         ),
         (
@@ -106,15 +106,15 @@ WRONG = tuple(
         (
             "not_forgotten",
             [(_FORGET, "")],
-            "A new block is still found by what it held before. Its new owner writes over that: whoever finds it is "
-            "served another text. Forget each new block that can be found.",
+            "A new block is still found by what it held before. The new request overwrites that, and a request that "
+            "then finds the block is served another text. Forget each new block that can be found.",
         ),
         (
             "published_early",
             [("        return table\n", "        for value, block in zip(hashes[len(hit) :], table[len(hit) :]):\n"
              "            self.prefix.publish(value, block)\n        return table\n")],
-            "Blocks are published when they are lent, before anything is written into them. A request that finds one "
-            "attends to keys that are not there yet. Publish in commit.",
+            "Blocks are published when they are allocated, before anything is written into them. A request that "
+            "finds one attends to keys that are not there yet. Publish in commit.",
         ),
         (
             "part_of_a_block",
@@ -141,8 +141,8 @@ WRONG = tuple(
         (
             "hit_not_held",
             [("        self.allocator.touch(hit)\n", "")],
-            "The hit is attached and not touched, so nobody counts this request as a holder: its blocks can be lent "
-            "to others while it reads them. Touch them.",
+            "The hit is attached and not touched, so this request is not counted as a holder: the blocks can be "
+            "allocated to others while it reads them. Touch them.",
         ),
         (
             "everything_new",

@@ -1,4 +1,4 @@
-"""What the exercises of notebook 07 share: lists that travel as one, and a story to compare what was seen with."""
+"""What the exercises of notebook 07 share: lists packed into one, and the judge that compares them with an oracle."""
 
 from __future__ import annotations
 

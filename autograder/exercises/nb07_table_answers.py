@@ -79,8 +79,8 @@ WRONG = tuple(
         (
             "found_after_forget",
             [(_FORGET, "        self.hashes[block] = None\n")],
-            "Forget clears the block's entry and leaves the hash's: match still finds the block, in which soon stands "
-            "somebody else's text. Clear both directions.",
+            "Forget clears the block's entry and leaves the hash's: match still finds the block, which will soon "
+            "hold another text. Clear both directions.",
         ),
         (
             "still_contained",

@@ -45,8 +45,8 @@ WRONG = tuple(
         (
             "whole_run_matched",
             [("found += node.blocks[:same]", "found += node.blocks")],
-            "Match takes all blocks of the node in which the prompts part. Those behind the parting hold another text: "
-            "take node.blocks[:same].",
+            "Match takes all blocks of the node in which the prompts part. Those behind the parting hold another "
+            "text: take node.blocks[:same].",
         ),
         (
             "nothing_of_the_run",
@@ -82,14 +82,14 @@ WRONG = tuple(
             "cut_one_late",
             [("            if same < len(node.pages):\n                lower",
              "            if same + 1 < len(node.pages):\n                lower")],
-            "A node is not cut when only its last block is left behind the parting. Cut whenever same < "
-             "len(node.pages).",
+            "A node is not cut when only its last block is left behind the parting. Cut whenever "
+            "same < len(node.pages).",
         ),
         (
             "child_by_first_block_of_the_prompt",
             [("            node.children[pages[known]] = Node", "            node.children[pages[0]] = Node")],
-            "The new child is filed under the prompt's first page. It is looked for under its own first page, "
-            "pages[known].",
+            "The new child is filed under the prompt's first page. It is looked for under its own "
+            "first page, pages[known].",
         ),
         (
             "blocks_from_the_front",
@@ -116,8 +116,8 @@ WRONG = tuple(
             "own_blocks_replaced",
             [("            known += same\n",
              "            node.blocks = list(blocks[known : known + same])\n            known += same\n")],
-            "Insert replaces the tree's blocks by the caller's copies. Other requests' tables point at the tree's own: "
-            "keep those.",
+            "Insert replaces the tree's blocks by the caller's copies. Other requests' tables point at the tree's "
+            "own: keep those.",
         ),
         (
             "left_over_as_a_block",

@@ -97,25 +97,25 @@ WRONG = (
     _wrong(
         "mixed",
         "Without chunking your prompt shares its step with the decodes: that is the mixed baseline. Here the prompt "
-        "has a step of its own and the decodes wait, the exclusive baseline.",
+        "runs alone in its step and the decodes wait, the exclusive baseline.",
         alone="m.step_us(tail, users)",
         gap="alone",
     ),
     _wrong(
         "gap_ends_with_the_prompt",
-        "Without chunking your gap ends with the prompt's step. The users' next token comes at the end of the step "
-        "behind it.",
+        "Without chunking your gap ends with the prompt's step. The users' next token comes at the end of the "
+        "step behind it.",
         gap="alone",
     ),
     _wrong(
         "decodes_do_not_ride",
-        "The decodes are missing in the chunked steps. Each of these steps decodes a token for every user, and that "
-        "takes time.",
+        "The decodes are missing in the chunked steps. Each of these steps decodes a token for every user, and "
+        "that takes time.",
         beside="0",
     ),
     _wrong(
         "fixed_once",
-        "The fixed part is paid once for all chunks. Each chunk has a step of its own, and each step pays it.",
+        "The fixed part is paid once for all chunks. Each chunk runs in a separate step, and each step pays it.",
         ttft="sum(steps) - (len(steps) - 1) * m.fixed_us",
     ),
     _wrong(

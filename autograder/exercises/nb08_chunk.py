@@ -105,8 +105,8 @@ WRONG = (
     ),
     _wrong(
         "hit_not_counted",
-        "The chunk begins right, and what is left is counted as if nothing had been attached: it runs past the last "
-        "token.",
+        "The chunk begins right, and what is left is counted as if nothing had been attached: it runs past "
+        "the last token.",
         rest="request.num_tokens - start + request.num_cached",
     ),
     _wrong(

@@ -10,9 +10,9 @@ import numpy as np
 
 from autograder.compare import broke, printed_note
 from autograder.exercise import Call, Callback, Exercise, Group, Outcome, Raised, Returned, Verdict
+from autograder.exercises.nb08_composition_answers import RIGHT, WRONG
 from autograder.exercises.nb08_engines import make_reference, make_serve
 from autograder.exercises.nb08_faults import BLOCK
-from autograder.exercises.nb08_tests import RIGHT, WRONG
 
 LABEL = "check_composition(serve, reference)"
 REFUSALS = ("AssertionError", "EngineStopped")  # the second comes out of serve, when the engine cannot go on
@@ -103,7 +103,8 @@ MISTAKES = {
     },
     "order": {
         "publishes_early": Mistake(
-            "blocks are found as soon as they are lent, before anything is in them (see nano-vllm, issue 208)",
+            "blocks are found as soon as they are allocated, before anything is written into them (see "
+            "nano-vllm, issue 208)",
             "together",
             "serve two prompts with a common beginning together",
             _KV,
@@ -115,8 +116,8 @@ MISTAKES = {
             _KV,
         ),
         "prompt_only": Mistake(
-            "after a preemption the prompt is computed again, and the answer's tokens are not (akin to nano-vllm, "
-            "issue 144)",
+            "after a preemption the prompt is computed again, and the answer's tokens are not (akin to "
+            "nano-vllm, issue 144)",
             "preempt_answer",
             "ask for an answer of several tokens, and preempt when two or more are there, one is still to come, and "
             "the last block is not full",
@@ -173,7 +174,7 @@ def judge(group: str, calls: list[Call], outcomes: list[Outcome]) -> Verdict:
         return Verdict(True, count=f"{len(RIGHT_ENGINES)} right engines accepted, {len(mistakes)} wrong ones refused")
     let_through = f"lets through {len(survivors)} of {len(mistakes)} wrong engines"
     if all(isinstance(o, Returned) and isinstance(o.value, np.ndarray) and o.value.dtype == bool for o in outcomes):
-        what = f"Your test returns its finding and nobody looks at that: assert. So it {let_through}."
+        what = f"Your test returns what it found, and no check reads that: use assert. So it {let_through}."
         return Verdict(False, what=what + printed_note(outcomes[0]))
     listed = "\n".join(f"  - {name}: {_advice(mistakes[name], by_name[name])}" for name in survivors)
     what = f"Your test {let_through}:\n{listed}\n"
@@ -181,7 +182,7 @@ def judge(group: str, calls: list[Call], outcomes: list[Outcome]) -> Verdict:
 
 
 def _advice(mistake: Mistake, outcome: Outcome) -> str:
-    """What is wrong, and what a test still has to do for it, given whether it asked what shows it."""
+    """What is wrong, and what the test still has to do to refuse it."""
     if mistake.needs not in usage(outcome):
         return f"{mistake.what}. To refuse it: {mistake.ask}."
     return f"{mistake.what}. {_ASKED[mistake.needs]}, but what you compare does not show it: {mistake.compare}."
@@ -235,7 +236,7 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def same(a: Outcome, b: Outcome) -> bool:
-    """Both refused (or broke in one way), or both accepted after the same kinds of question, returning alike."""
+    """Both refused (or broke in the same way), or both accepted after the same kinds of question, returning alike."""
     if isinstance(a, Raised) or isinstance(b, Raised):
         return isinstance(a, Raised) and isinstance(b, Raised) and _type(a) == _type(b)
     return (a.value is None) == (b.value is None) and usage(a) == usage(b)

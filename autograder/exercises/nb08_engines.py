@@ -20,7 +20,7 @@ class EngineStopped(AssertionError):
 
 
 class _Server:
-    """One engine, from its first prompt to its last. Requests that have answered are read and taken out."""
+    """One engine, from its first prompt to its last. A request that has its answer is read and aborted."""
 
     def __init__(self, name: str, weights: int, chunk: int, answer: int, preempt: int, prompts):
         self.name, self.chunk, self.answer, self.preempt = name, chunk, answer, preempt
@@ -54,7 +54,7 @@ class _Server:
 
     def _add(self, prompt):
         ids = list(prompt)
-        if self.name == "last_token":  # "one token is left", and then it is forgotten
+        if self.name == "last_token":  # one token is left out of the look-up, and never computed afterwards
             ids = ids[:-1] if self.engine.scheduler.cache.match(Request(-1, ids)) else ids
         self.prompts.append(tuple(prompt))
         return self.engine.add_request(ids, max_tokens=self.answer + 1)
@@ -67,7 +67,7 @@ class _Server:
         return result
 
     def _preempt(self) -> None:
-        """Whoever has had `preempt` steps loses its blocks, once."""
+        """Preempt each request once, when it has had `preempt` steps."""
         scheduler = self.engine.scheduler
         for request in reversed(list(scheduler.running)):
             if self.preempt and self.steps.get(request.id) == self.preempt:
@@ -81,7 +81,7 @@ class _Server:
                     request.num_computed = request.num_tokens - 1
 
     def _overwrite(self, table) -> None:
-        """What a preempted request had in blocks that cannot be found is gone: others have used them meanwhile."""
+        """Overwrite the blocks of a preempted request that the cache cannot find, as other requests may have done."""
         cache, pool = self.engine.scheduler.cache, self.engine.pool
         found = cache.tree._held if isinstance(cache, RadixManager) else cache.prefix
         for block in table:

@@ -89,7 +89,7 @@ class HashFromChunk(CacheManager):
 
 
 class PublishesEarly(CacheManager):
-    """A prompt's blocks are found as soon as they are lent (nano-vllm, issue 208)."""
+    """A prompt's blocks are found as soon as they are allocated (nano-vllm, issue 208)."""
 
     def allocate(self, request, stop, *, hit=(), room_for=0):
         first = not request.block_table
@@ -168,7 +168,7 @@ _BUILDERS = {
 
 
 def new_engine(name: str, weights: int, chunk: int, seats: int, num_blocks: int) -> Engine:
-    """The engine called `name`, with nobody in it."""
+    """The engine called `name`, without requests."""
     model = model_of(weights)
     own = {}
     if name == "tail_from_0":

@@ -77,16 +77,15 @@ WRONG = (
     _wrong(
         "swapped",
         SOLVE.format(f"np.column_stack([{ONE}, decodes, tokens])"),
-        "The cost of a prompt token and the cost of a decode are swapped. Column 0 of the samples counts prompt "
-        "tokens.",
+        "The cost of a prompt token and the cost of a decode are swapped. Column 0 of the samples "
+        "counts prompt tokens.",
     ),
     _wrong(
         "a_decode_is_a_token",
         "fixed, per = np.linalg.lstsq(np.column_stack([np.ones(len(us)), tokens + decodes]), us, rcond=None)[0]\n"
         "return np.array([fixed, per, per])",
-        "A decode is counted as one more prompt token. It is computed like one, but it also reads the keys and values "
-        "of "
-        "everything before it: it needs a column of its own.",
+        "A decode is counted as one more prompt token. It is computed like one, but it also reads the keys and "
+        "values of everything before it: it needs its own column.",
     ),
     _wrong(
         "parts_alone",
@@ -94,9 +93,8 @@ WRONG = (
         "per_token, fixed = np.polyfit(tokens[alone], us[alone], 1)\n"
         "per_decode, _ = np.polyfit(decodes[only], us[only], 1)\n"
         "return np.array([fixed, per_token, per_decode])",
-        "Steps with prompt tokens and decodes are left out. Without noise that is right; with noise every step that "
-        "was "
-        "measured should have its say, in one fit.",
+        "Steps with prompt tokens and decodes are left out. Without noise that is right; with noise every measured "
+        "step should count, in one fit.",
     ),
     _wrong(
         "three_steps",
@@ -117,16 +115,15 @@ WRONG = (
         "whole_numbers",
         "table = np.column_stack([np.ones(len(us)), tokens, decodes])\n"
         "return np.round(np.linalg.lstsq(table, us, rcond=None)[0])",
-        "The result is rounded to whole microseconds. With 18 us per prompt token half a microsecond is 3 %: do not "
-        "round.",
+        "The result is rounded to whole microseconds. With 18 us per prompt token half a microsecond is 3 %: "
+        "do not round.",
     ),
     _wrong(
         "ridge",
         "table = np.column_stack([np.ones(len(us)), tokens, decodes])\n"
         "return np.linalg.solve(table.T @ table + np.eye(3), table.T @ us)",
         "Something is added to the diagonal, which pulls the costs towards 0 (ridge regression). Exact samples must "
-        "give "
-        "the exact cost back.",
+        "give the exact cost back.",
     ),
     _wrong(
         "mean_per_token",
@@ -134,8 +131,7 @@ WRONG = (
         "per_decode = ((us - fixed)[decodes > 0] / decodes[decodes > 0]).mean()\n"
         "return np.array([fixed, per_token, per_decode])",
         "Each cost is a mean of times divided by counts, so a mixed step's time counts as its tokens' and as its "
-        "decodes' "
-        "too. Fit all three together.",
+        "decodes' too. Fit all three together.",
     ),
     _wrong(
         "residuals",

@@ -1,4 +1,4 @@
-"""Kept answers to exercise 9.4: policies that break a rule, starve somebody or waste the target, and right ones."""
+"""Kept answers to exercise 9.4: policies that break a rule, starve a request or waste the target, and right ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def _policy(
     left: str = "max_num_batched_tokens - len(chunks)", us: str = "47_000 - 2_600 - 108 * len(chunks)",
     order: str = "(r is oldest, r.num_uncomputed)", kept: str = "us / 4",
     take: str = "min(r.num_uncomputed, max_chunk or left, left, int(share / (15 + 0.00074 * r.num_tokens)))",
-    seats: str = "len(chunks) < max_num_seqs", stop: str = "r.num_computed + take", then: str = "", first: str = "",
+    room: str = "len(chunks) < max_num_seqs", stop: str = "r.num_computed + take", then: str = "", first: str = "",
 ) -> str:  # fmt: skip
     """Decodes first, then the shortest prompts, with a share kept for the oldest; each part may be another."""
     return f"""\
@@ -24,7 +24,7 @@ def my_policy(requests, max_num_batched_tokens, max_chunk, max_num_seqs):
     for r in sorted(prompts, key=lambda r: {order}):
         share = us if r is oldest else us - kept
         take = {take}
-        if take > 0 and {seats}:
+        if take > 0 and {room}:
             chunks.append(Chunk(r.id, r.num_computed, {stop}))
             left -= take
             us -= take * (15 + 0.00074 * r.num_tokens)
@@ -43,20 +43,19 @@ WRONG = (
     WrongAnswer(
         "unchecked_decodes",
         _policy(decodes=""),
-        "The decodes are planned without a look at budget and seats. With more decodes than the budget allows only the "
-        "first ones may run.",
+        "The decodes are planned without a look at the budget and max_num_seqs. With more decodes than the budget "
+        "allows only the first ones may run.",
     ),
     WrongAnswer(
         "mutates_requests",
         _policy(then="r.num_computed += take"),
-        "It advances num_computed while it plans. A plan is only a plan: if the step fails, those tokens have no keys "
-        "and "
-        "values. The scheduler advances a request when its step commits.",
+        "It advances num_computed while it plans. A plan is only a plan: if the step fails, those tokens have no "
+        "keys and values. The scheduler advances a request when its step commits.",
     ),
     WrongAnswer(
         "forgets_max_num_seqs",
-        _policy(seats="True"),
-        "It serves more requests than max_num_seqs. Each chunk takes a seat, decodes included.",
+        _policy(room="True"),
+        "It serves more requests than max_num_seqs. Every request with a chunk counts, decodes included.",
     ),
     WrongAnswer(
         "length_as_stop",
@@ -80,36 +79,31 @@ WRONG = (
             decodes="[: 0 if any(not r.decoding for r in requests) else min(max_num_batched_tokens, max_num_seqs)]",
         ),
         "Decodes run only when no prompt waits. While prompts keep coming, the users who stream get nothing: that is "
-        "the "
-        "freeze of notebook 00, without end.",
+        "the freeze of notebook 00, without end.",
     ),
     WrongAnswer(
         "shortest_first_without_bound",
         _policy(order="r.num_uncomputed", kept="0", first="oldest = None"),
         "The shortest prompt always goes first. While short ones keep coming, a long one never runs. Keep a share of "
-        "each "
-        "step for the oldest.",
+        "each step for the oldest.",
     ),
     WrongAnswer(
         "longest_first",
         _policy(order="-r.num_uncomputed", kept="0"),
-        "The longest prompt goes first, and everybody else waits for it. Most requests are short: they miss the target "
-        "for "
-        "the first token because of a few.",
+        "The longest prompt goes first, and all others wait for it. Most requests are short: they miss the target "
+        "for the first token because of a few.",
     ),
     WrongAnswer(
         "no_time_limit",
         _policy(us="10**9"),
-        "A step is filled up to the budget of 8,192 tokens, whatever it takes: that is 150 ms and more. The target for "
-        "the "
-        "gap is 50 ms, so a step must stop long before the budget is used up.",
+        "A step is filled up to the budget of 8,192 tokens, whatever it takes: that is 150 ms and more. The target "
+        "for the gap is 50 ms, so a step must stop long before the budget is used up.",
     ),
     WrongAnswer(
         "whole_prompts",
         _policy(take="r.num_uncomputed if r.num_uncomputed <= min(max_chunk or left, left) else 0", us="10**9"),
         "No prompt is cut: it runs when all of it fits into the step. Long ones freeze the users, and one that is "
-        "longer "
-        "than the budget never runs.",
+        "longer than the budget never runs.",
     ),
     WrongAnswer(
         "chunks_of_64",
@@ -117,16 +111,14 @@ WRONG = (
             take="min(r.num_uncomputed, max_chunk or left, left, 64, 64 - sum(c.stop - c.start for c in chunks if "
             "c.stop - c.start > 1))"
         ),
-        "A step holds 64 prompt tokens at most. Each step costs its fixed part whatever is in it, so the prompts take "
-        "many "
-        "times as long, and the queue grows.",
+        "A step holds 64 prompt tokens at most. Each step costs its fixed part whatever is in it, so the prompts "
+        "take many times as long, and the queue grows.",
     ),
     WrongAnswer(
         "one_prompt_at_a_time",
         _policy(order="r.arrival", kept="0", take="min(r.num_uncomputed, max_chunk or left, left, 256)", then="break"),
         "One prompt has a chunk in a step, and the others wait although there is time for them too. A step with a "
-        "short "
-        "prompt is then nearly empty.",
+        "short prompt is then nearly empty.",
     ),
     WrongAnswer(
         "ignores_decodes_time",

@@ -1,4 +1,4 @@
-"""Exercise 9.4, my_policy: a scheduling policy of one's own, judged by what it did to a workload."""
+"""Exercise 9.4, my_policy: the learner's scheduling policy, judged by what it did to a workload."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def drive(policy, kind: int, knobs: list[int], table: np.ndarray):
 
 
 class _Limited:
-    """The policy, called as the scheduler calls plan_step, and for so many steps at most."""
+    """The policy, called as the scheduler calls plan_step, at most MOST_STEPS times."""
 
     def __init__(self, policy, requests: int):
         self.policy, self.requests, self.steps = policy, requests, 0
@@ -209,7 +209,7 @@ def judge_fair(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
             )
         return None
 
-    return _judge(calls, outcomes, trouble, "nobody starves in the crowd")
+    return _judge(calls, outcomes, trouble, "no request starves in the crowd")
 
 
 @functools.lru_cache(maxsize=64)

@@ -80,15 +80,14 @@ WRONG = (
     WrongAnswer(
         "no_decodes",
         _answer(LAST, "[]", GOOD),
-        "The decodes of the users who stream are left out of the step. Each has one token in every step, and takes "
-        "time.",
+        "The decodes of the users who stream are left out of the step. Each has one token in every step, "
+        "and takes time.",
     ),
     WrongAnswer(
         "first_chunk",
         _answer("(0, chunk)", ALL, GOOD),
         "This is right for the prompt's first chunk. A later one has more keys before it, so attention takes longer, "
-        "and "
-        "the last takes the longest.",
+        "and the last takes the longest.",
     ),
     WrongAnswer(
         "budget_is_the_chunk",
@@ -100,8 +99,7 @@ WRONG = (
         "four_chunks",
         _answer(LAST, ALL, "(chunk, 4 * chunk + users) if chunk else (0, 0)"),
         "The budget holds several chunks. When several prompts wait, a step is then filled with a chunk of each and "
-        "takes "
-        "several times as long: it is the budget that bounds a step.",
+        "takes several times as long: it is the budget that bounds a step.",
     ),
     WrongAnswer(
         "one_too_many",
@@ -116,20 +114,19 @@ WRONG = (
     WrongAnswer(
         "power_of_two",
         _answer(LAST, ALL, "((p := 1 << chunk.bit_length() - 1), p + users) if chunk else (0, 0)"),
-        "The chunk is rounded down to a power of two. Nothing asks for that, and up to half of what fits is given "
-        "away.",
+        "The chunk is rounded down to a power of two. Nothing asks for that, and up to half of what fits "
+        "is given away.",
     ),
     WrongAnswer(
         "decodes_off_the_chunk",
         _answer(LAST, ALL, "(chunk - users, chunk)"),
         "The users' tokens are taken off the chunk as if they were prompt tokens. Their time is in work_us already; "
-        "the "
-        "budget grows by them.",
+        "the budget grows by them.",
     ),
     WrongAnswer(
         "prompt_alone",
         _answer(LAST, "[]", "(chunk, chunk)"),
-        "Nobody streams in this answer: it fits the chunk alone into the target, and into the budget.",
+        "This answer has no streaming users: it fits the chunk alone into the target, and into the budget.",
     ),
     WrongAnswer(
         "none_that_fits",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from autograder.compare import far_from, first_trouble, same_floats
+from autograder.compare import counted, far_from, first_trouble, same_floats
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
 
-SYNC_US = 3  # what asking the device whether it is done takes
+SYNC_US = 3  # host time of asking the device whether it is done
 
 
 class Device:
@@ -57,7 +57,10 @@ def value_cases(seed: int) -> list[Call]:
         busy = int(rng.integers(1_000, 5_000)) * int(asynchronous)
         device = "a device that returns at once" if asynchronous else "a CPU"
         calls.append(
-            Call((steps, first, launch, int(asynchronous), busy), f"time_step with {repeats} repeats on {device}")
+            Call(
+                (steps, first, launch, int(asynchronous), busy),
+                f"time_step with {counted(repeats, 'repeat')} on {device}",
+            )
         )
     return calls
 
@@ -97,15 +100,14 @@ WRONG = (
     _wrong(
         "first_run_counts",
         LOOP + "return sorted(times)[repeats // 2]",
-        "The first step is among those that are measured. It loads code, reserves memory and chooses kernels: run one "
+        "The first step is one of the measured ones. It loads code, reserves memory and chooses kernels: run one "
         "step, and wait for it, before the first measurement.",
     ),
     _wrong(
         "no_synchronize",
         WARM + LOOP.replace("    synchronize()\n", "") + "return sorted(times)[repeats // 2]",
         "The clock is read while the device still works. On a GPU run() only starts the step: this is how long "
-        "starting "
-        "takes. Synchronize before the clock is read for the second time.",
+        "starting takes. Synchronize before the clock is read for the second time.",
     ),
     _wrong(
         "synchronize_first",
@@ -118,20 +120,18 @@ WRONG = (
         "warm_up_still_runs",
         "run()\n" + LOOP + "return sorted(times)[repeats // 2]",
         "The warm-up is still running on the device when the clock is read for the first time, so the first "
-        "measurement "
-        "waits for it too. Synchronize behind the warm-up.",
+        "measurement waits for it too. Synchronize behind the warm-up.",
     ),
     _wrong(
         "mean",
         WARM + LOOP + "return sum(times) / repeats",
-        "This is the mean. One repeat during which something else ran drags it away; the median stays.",
+        "This is the mean. One repeat during which something else ran moves the mean; the median stays.",
     ),
     _wrong(
         "fastest",
         WARM + LOOP + "return min(times)",
-        "This is the fastest repeat: what the device can do when nothing is in its way. How long a step usually takes "
-        "is "
-        "the median.",
+        "This is the fastest repeat: what the device can do when nothing is in its way. How long a step usually "
+        "takes is the median.",
     ),
     _wrong(
         "slowest",
@@ -148,8 +148,7 @@ WRONG = (
         WARM
         + "begin = clock()\nfor _ in range(repeats):\n    run()\nsynchronize()\nreturn (clock() - begin) / repeats",
         "All repeats are started and waited for once. That is a mean, and the host starts a step while the device "
-        "still "
-        "works on the one before: an engine cannot, it needs a step's tokens for the next. Wait for each step.",
+        "still works on the one before: an engine cannot, it needs a step's tokens for the next. Wait for each step.",
     ),
     _wrong(
         "in_milliseconds",

@@ -70,7 +70,7 @@ return hit == 20 and np.array_equal(k, k0) and np.array_equal(v, v0) and np.arra
         "never_preempts",
         _cases(WARM, TOGETHER),
         "A test without a preemption does exactly this. A request that lost its blocks looks its prompt up again and "
-        "finds what it has published itself: that path is code of its own.",
+        "finds what it has published itself: that is a separate path through the code.",
     ),
     WrongAnswer(
         "one_after_the_other",
@@ -117,7 +117,7 @@ for prompts, chunk, options in [([a, b], 7, {}), ([a, b], 6, {"together": True})
             + BITS
         ),
         "A test that compares the first prompt alone does exactly this. The first one finds the cache empty: compare "
-        "those that come later.",
+        "the later ones too.",
     ),
 )
 

@@ -37,30 +37,27 @@ WRONG = (
     WrongAnswer(
         "v_of_layer_0",
         _cuts("assert np.array_equal(v[0], v0[0])"),
-        "A test that compares V of layer 0, or shapes, does exactly this. RoPE turns q and k and never v, and nothing "
-        "comes before "
-        "layer 0: that V is the same with any positions.",
+        "A test that compares V of layer 0, or shapes, does exactly this. RoPE turns q and k and never v, and "
+        "nothing comes before layer 0: that V is the same with any positions.",
     ),
     WrongAnswer(
         "k_of_layer_0",
         _cuts("assert np.array_equal(k[0], k0[0])"),
         "A test that compares K of layer 0 alone does exactly this. Wrong key positions show there. Wrong query "
-        "positions pass "
-        "through attention first and show from layer 1 on.",
+        "positions pass through attention first and show from layer 1 on.",
     ),
     WrongAnswer(
         "argmax",
         _cuts("assert logits.argmax() == logits0.argmax()", "([2, 38], 0), ([1, 37], 2)"),
         "A test that compares the most likely next token does exactly this. That token often stays the same when the "
-        "cache is "
-        "wrong: compare bits.",
+        "cache is wrong: compare bits.",
     ),
     WrongAnswer(
         "close_v",
         _cuts("assert np.allclose(v, v0, atol=1e-4) and np.allclose(logits, logits0, atol=1e-4)"),
-        "A test that compares V and logits within a tolerance does exactly this. Attention depends on differences of "
-        "positions, "
-        "so when all are one too large only the last bits of V and logits change. K itself is turned further.",
+        "A test that compares V and logits within a tolerance does exactly this. Attention depends on "
+        "differences of positions, so when all are one too large only the last bits of V and logits change. K "
+        "itself is turned further.",
     ),
     WrongAnswer(
         "all_v",
@@ -73,15 +70,14 @@ WRONG = (
         _cuts(
             "for got, want in ((k, k0), (v, v0), (logits, logits0)):\n        assert np.allclose(got, want, atol=0.1)"
         ),
-        "A test that compares K, V and logits within a tolerance does exactly this. What is wrong by little is wrong "
-        "in other bits: here the arithmetic is exact, so compare with np.array_equal.",
+        "A test that compares K, V and logits within a tolerance does exactly this. A small mistake changes bits "
+        "too: the arithmetic here is exact, so compare with np.array_equal.",
     ),
     WrongAnswer(
         "equal_chunks",
         _cuts(ALL, "([10] * 4, 0), ([8, 8, 6], 18)"),
-        "A test whose chunks are all equally long, up to what is left at the end, does exactly this: chunk index x "
-        "chunk length "
-        "is then the right start.",
+        "A test whose chunks are all equally long, except for a shorter last one, does exactly this: chunk index x "
+        "chunk length is then the right start.",
     ),
     WrongAnswer(
         "no_hit",
