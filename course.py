@@ -13,9 +13,9 @@ An active environment that has what a command needs is used as it is; otherwise 
 
 import sys
 
-if not (3, 10) <= sys.version_info[:2] <= (3, 13):
+if not (3, 10) <= sys.version_info[:2] <= (3, 14):
     sys.stderr.write(
-        "course.py: this is Python %d.%d; the course needs 3.10 to 3.13. Start it with one of those "
+        "course.py: this is Python %d.%d; the course needs 3.10 to 3.14. Start it with one of those "
         "(python3.11 course.py; on Windows py -3.11 course.py) or get one from python.org.\n" % sys.version_info[:2]
     )
     sys.exit(2)
@@ -27,11 +27,13 @@ import subprocess
 from pathlib import Path
 
 from course_lib.cli import UserError, refuse
-from course_lib.learner.environment import Environment, explain, say
+from course_lib.learner.environment import Environment, say
+from course_lib.learner.pip_says import explain
 
 ROOT = Path(__file__).resolve().parent
 NOTEBOOKS, WORK, BENCH = ROOT / "notebooks", ROOT / "work", ROOT / "tests" / "bench"
 HERE = Environment(ROOT)
+ROOT_FLAGS = ("--allow-root", "--ServerApp.allow_root")  # JupyterLab's own two names for it
 
 
 def demo(arguments):
@@ -52,7 +54,15 @@ def lab(arguments):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(str(source), str(target))
             say("copied  %s" % target.relative_to(ROOT))
+    if is_root() and not any(a.split("=")[0] in ROOT_FLAGS for a in arguments):
+        say("You are root, which JupyterLab refuses unless told --allow-root: it is told so.")
+        arguments = ["--allow-root"] + arguments
     return run(python, ["-m", "jupyterlab"] + arguments, folder=WORK)
+
+
+def is_root():
+    """False on Windows, which has no such user."""
+    return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def test(arguments):
