@@ -27,6 +27,7 @@ import subprocess
 from pathlib import Path
 
 from course_lib.cli import UserError, refuse
+from course_lib.learner.copies import compared
 from course_lib.learner.environment import Environment, say
 from course_lib.learner.pip_says import explain
 
@@ -44,16 +45,24 @@ def lab(arguments):
     if not any(NOTEBOOKS.glob("*.ipynb")):
         raise UserError("there are no notebooks in %s; `python -m autograder build` makes them" % NOTEBOOKS)
     python = HERE.python_for(["lab"])
+    older = []
     for source in sorted(NOTEBOOKS.rglob("*")):
         target = WORK / source.relative_to(NOTEBOOKS)
         if not source.is_file() or ".ipynb_checkpoints" in source.parts:
             continue
         if target.exists():
-            say("kept    %s (yours)" % target.relative_to(ROOT))
+            differs = compared(target, source) if source.suffix == ".ipynb" else ""
+            older += [target.relative_to(ROOT)] if differs else []
+            say("kept    %s (yours%s)" % (target.relative_to(ROOT), "; " + differs if differs else ""))
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(str(source), str(target))
             say("copied  %s" % target.relative_to(ROOT))
+    if older:
+        say(
+            "Your answers stay good. `python3 course.py doctor %s --fix` mends imports of what has moved; to start "
+            "a notebook afresh, move your copy out of %s and run this again." % (older[0], WORK.relative_to(ROOT))
+        )
     if is_root() and not any(a.split("=")[0] in ROOT_FLAGS for a in arguments):
         say("You are root, which JupyterLab refuses unless told --allow-root: it is told so.")
         arguments = ["--allow-root"] + arguments

@@ -101,6 +101,8 @@ class HideHiddenTests(NbGraderPreprocessor):
     display_data_priority = List(config=True)  # HTMLExporter sets it on every preprocessor and warns without it
     region = re.compile(r"^[^\n]*BEGIN HIDDEN TESTS.*?END HIDDEN TESTS[^\n]*\n?", re.DOTALL | re.MULTILINE)
 
+    quoted = re.compile(r"^[^\n]*(?:HIDDEN TESTS|\(hidden\))[^\n]*\n?", re.MULTILINE)
+
     def preprocess(self, nb, resources):
         code = [cell for cell in nb.cells if cell.cell_type == "code"]
         hidden = "".join(text for cell in code for text in self.region.findall(cell.source))
@@ -111,6 +113,9 @@ class HideHiddenTests(NbGraderPreprocessor):
             for seed in seeds:
                 shown = shown.replace(seed, "(hidden)")
             cell.outputs = [type(cell)(output) for output in json.loads(shown)]
+            for output in cell.outputs:  # IPython's tracebacks quote the lines around the call
+                if output.output_type == "error":
+                    output.traceback = [self.quoted.sub("", text) for text in output.traceback]
         return nb, resources
 
 
