@@ -4,7 +4,7 @@
   python3 course.py lab                copy the notebooks to work/ and open them in JupyterLab
   python3 course.py check              is this computer ready? one line an item, under a minute
   python3 course.py test [-k mask]     the project's tests; --all adds the long ones, the rest goes to pytest
-  python3 course.py doctor [NOTEBOOK]  what is installed, to paste into a question; or what ails a notebook
+  python3 course.py doctor [NOTEBOOK]  what is installed, to paste into a question; or what is wrong with a notebook
   python3 course.py bench [NAME]       a side-by-side measurement from tests/bench/
 
 An active environment that has what a command needs is used as it is; otherwise .venv is made here.

@@ -159,7 +159,8 @@ def test_feedback_leaves_hidden_tests_out_of_the_code_and_out_of_what_a_tracebac
     """A learner whose cell has a syntax error gets IPython's traceback, which quotes the lines around the call."""
     hide = next(step for step in settings.GenerateFeedback.preprocessors if step.__name__ == "HideHiddenTests")
     hidden = "### BEGIN HIDDEN TESTS\ncheck.f(f, seed=1164358783390833301)\n### END HIDDEN TESTS"
-    quoted = "NameError\n 1 check.f(f)\n 2 ### BEGIN HIDDEN TESTS\n 3 check.f(f, seed=\x1b[32m1164358783390833301\x1b[39m)"
+    quoted = "NameError\n 1 check.f(f)\n 2 ### BEGIN HIDDEN TESTS\n"
+    quoted += " 3 check.f(f, seed=\x1b[32m1164358783390833301\x1b[39m)"
     error = nbformat.v4.new_output("error", ename="NameError", evalue="f", traceback=quoted.split("\n"))
     graded = nbformat.v4.new_code_cell(f"check.f(f)\n{hidden}", outputs=[error])
     mine = nbformat.v4.new_code_cell("# BEGIN HIDDEN TESTS is only a comment here")

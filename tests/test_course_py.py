@@ -198,7 +198,7 @@ def test_a_copy_that_is_older_than_the_course_is_named_with_what_to_do(course_of
         (None, [], []),  # Windows
     ],
 )
-def test_root_is_let_through_by_jupyterlab_and_told_so(course_of_two, started, monkeypatch, capsys, user, given, passed):
+def test_root_is_told_that_jupyterlab_is_to_allow_it(course_of_two, started, monkeypatch, capsys, user, given, passed):
     if user is None:
         monkeypatch.delattr(os, "geteuid", raising=False)
     else:

@@ -275,7 +275,7 @@ def test_a_constraint_of_the_users_pip_that_the_course_can_live_with_is_obeyed(c
 
 
 @pytest.mark.parametrize("by", ["PIP_CONSTRAINT", "pip.conf"])
-def test_a_constraint_that_excludes_what_the_course_needs_is_named_with_its_file(constrained, tmp_path, by, monkeypatch):
+def test_a_constraint_that_excludes_what_the_course_needs_is_named(constrained, tmp_path, by, monkeypatch):
     here = constrained("torch<2.6", by=by)
     with pytest.raises(UserError) as refused:
         here._install({"lab"}, fetch_torch=True)
@@ -300,7 +300,8 @@ def test_a_pin_of_the_course_that_is_not_on_offer_is_no_constraint_of_the_users(
     [
         ("    The user requested torch==2.13.0+cpu\n    The user requested (constraint) torch<=2.14.1\n",
          {"torch": "torch<=2.14.1"}),
-        ("    The user requested (constraint) Jupyter_Server==1,==2.20\n", {"jupyter-server": "Jupyter_Server==1,==2.20"}),
+        ("    The user requested (constraint) Jupyter_Server==1,==2.20\n",
+         {"jupyter-server": "Jupyter_Server==1,==2.20"}),
         ("Failed to establish: ConnectionError\n    The user requested (constraint) torch<=2.14.1\n", {}),
         ("ERROR: No matching distribution found for torch==2.13.0", {}),
     ],
@@ -374,7 +375,7 @@ def test_a_set_up_whose_parent_was_killed_is_waited_for_and_then_redone(copy, sl
     first.stdout.close(), first.stderr.close()
 
 
-def test_a_lock_whose_holder_is_gone_keeps_nobody_waiting(tmp_path):
+def test_a_lock_whose_holder_was_killed_is_free(tmp_path):
     hold = "import sys, pathlib, time; sys.path.insert(0, sys.argv[2])\nfrom course_lib.learner.lock import locked\n"
     hold += "with locked(pathlib.Path(sys.argv[1]), lambda: None):\n    print('held', flush=True); time.sleep(60)\n"
     file, waited = tmp_path / "lock", []

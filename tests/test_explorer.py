@@ -96,7 +96,8 @@ def test_a_widget_comes_with_what_keeps_its_keys_from_jupyterlab_and_has_the_cla
 @pytest.fixture(scope="module")
 def lab_page(tmp_path_factory):
     """JupyterLab in a browser, with a notebook whose first cell has shown an explorer."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright to drive a browser: pip install playwright")
+    why = "needs playwright to drive a browser: pip install playwright"
+    api = pytest.importorskip("playwright.sync_api", reason=why)
     pytest.importorskip("jupyterlab")
     folder, port = tmp_path_factory.mktemp("lab"), free_port()
     sources = ("from course_lib.widgets.mask import explore_mask\nexplore_mask()", "'behind'", "'last'")

@@ -272,7 +272,8 @@ def test_right_answers_earn_everything_however_written_and_however_loud(graded, 
 def test_without_the_setting_log_lines_would_cost_points(real):
     """Else "logs" above would say nothing: these lines do reach the checks' outputs."""
     course, lesson = real[0], real[1][0]
-    submit(course, "loud", lesson.stem, with_log_lines(write_answers(released(course, lesson.stem), right(lesson)), lesson))
+    answered = write_answers(released(course, lesson.stem), right(lesson))
+    submit(course, "loud", lesson.stem, with_log_lines(answered, lesson))
     nbgrader(course, "autograde", lesson.stem, "--student", "loud", "--IgnorePattern.enabled=False")
     got, worth = points(scores(course, lesson.stem), "loud", lesson)
     assert any(got[name] < worth[name] for name in worth)

@@ -313,7 +313,8 @@ def test_an_old_import_in_a_cell_that_is_no_python_is_named_and_left_to_the_lear
     path = mine(lambda notebook: notebook["cells"].append(cell("mine", "from course_lib.masks import a\nx = (1,")))
     before = path.read_bytes()
     assert look(path, "--fix") == 1 and path.read_bytes() == before
-    assert "`from course_lib.masks import a`" in (said := capsys.readouterr().out) and "cannot be read as Python" in said
+    said = capsys.readouterr().out
+    assert "`from course_lib.masks import a`" in said and "cannot be read as Python" in said
 
 
 # ---- files that are no notebooks

@@ -1,4 +1,4 @@
-"""`python -m course_lib doctor`: what is installed and whether it is well; with a notebook, what ails that."""
+"""`python -m course_lib doctor`: what is installed and whether it is well; with a notebook, what is wrong with that."""
 
 import importlib
 import json

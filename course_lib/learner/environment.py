@@ -126,7 +126,8 @@ class Environment:
         text, there = (self.root / pins).read_text(encoding="utf-8"), where_set(str(self.venv_python))
         looser = without(text, set(self.in_conflict))
         if looser == text or not there:  # what is excluded is not our choice of a version but what the course needs
-            raise UserError(f"{explain_conflict(self.in_conflict, there, self.requirements(['dev']))} (log: {self.log})")
+            reason = explain_conflict(self.in_conflict, there, self.requirements(["dev"]))
+            raise UserError(f"{reason} (log: {self.log})")
         say(f"  trying other versions of {', '.join(self.in_conflict)}, which your pip's constraints allow")
         copy = self.venv / "constraints.txt"
         copy.write_text(looser, encoding="utf-8")

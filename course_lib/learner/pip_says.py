@@ -16,7 +16,7 @@ REMEDIES = {
     "and Ubuntu: sudo apt install python3-venv; elsewhere use Python from python.org or conda",
     r"No space left on device": "the disk is full. Free about 2 GB, then run this again",
     r"Read-only file system|Permission denied|WinError 5\b": "a folder cannot be written. Move the project to a "
-    "folder of your own, or close the programs that use its .venv, then run this again",
+    "folder that you can write to, or close the programs that use its .venv, then run this again",
     r"CERTIFICATE_VERIFY_FAILED|SSLError": "the package index's certificate is not trusted here. Behind a company "
     "proxy set PIP_CERT to the proxy's certificate file, then run this again",
     r"(Connection|Timeout|Proxy)Error|connection broken|[Tt]imed out|Temporary failure|getaddrinfo failed": "pip "

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-
 # JupyterLab's shortcuts are single keys where a cell is selected: `d d` on a focused slider would delete the explorer's
 # cell, `a` would insert one above. JupyterLab itself takes no shortcut from an element that has this attribute, so each
 # key that is pressed in an explorer sets it there, except for those that only leave or run the cell. The event itself
@@ -21,13 +20,13 @@ if (!window.chunkedPrefillKeysStay) {
   window.chunkedPrefillKeysStay = true;
   window.addEventListener("keydown", (event) => {
     const at = event.target;
-    if (!at.closest || !at.closest(".%s")) return;
+    if (!at.closest || !at.closest(".EXPLORER_CLASS")) return;
     const runs = event.key === "Enter" && event.shiftKey;
     const passes = runs || event.key === "Escape" || event.ctrlKey || event.altKey || event.metaKey;
     at.toggleAttribute("data-lm-suppress-shortcuts", !passes);
   }, true);
 }
-""" % EXPLORER_CLASS
+""".replace("EXPLORER_CLASS", EXPLORER_CLASS)
 
 
 @dataclass(frozen=True)
