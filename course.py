@@ -4,7 +4,7 @@
   python3 course.py lab                copy the notebooks to work/ and open them in JupyterLab
   python3 course.py check              is this computer ready? one line an item, under a minute
   python3 course.py test [-k mask]     the project's tests; --all adds the long ones, the rest goes to pytest
-  python3 course.py doctor [NOTEBOOK]  what is installed, to paste into a question; or what ails a notebook
+  python3 course.py doctor [NOTEBOOK]  what is installed, to paste into a question; or what is wrong with a notebook
   python3 course.py bench [NAME]       a side-by-side measurement from tests/bench/
 
 An active environment that has what a command needs is used as it is; otherwise .venv is made here.
@@ -13,9 +13,9 @@ An active environment that has what a command needs is used as it is; otherwise 
 
 import sys
 
-if not (3, 10) <= sys.version_info[:2] <= (3, 13):
+if not (3, 10) <= sys.version_info[:2] <= (3, 14):
     sys.stderr.write(
-        "course.py: this is Python %d.%d; the course needs 3.10 to 3.13. Start it with one of those "
+        "course.py: this is Python %d.%d; the course needs 3.10 to 3.14. Start it with one of those "
         "(python3.11 course.py; on Windows py -3.11 course.py) or get one from python.org.\n" % sys.version_info[:2]
     )
     sys.exit(2)
@@ -27,11 +27,14 @@ import subprocess
 from pathlib import Path
 
 from course_lib.cli import UserError, refuse
-from course_lib.learner.environment import Environment, explain, say
+from course_lib.learner.copies import compared
+from course_lib.learner.environment import Environment, say
+from course_lib.learner.pip_says import explain
 
 ROOT = Path(__file__).resolve().parent
 NOTEBOOKS, WORK, BENCH = ROOT / "notebooks", ROOT / "work", ROOT / "tests" / "bench"
 HERE = Environment(ROOT)
+ROOT_FLAGS = ("--allow-root", "--ServerApp.allow_root")  # JupyterLab's own two names for it
 
 
 def demo(arguments):
@@ -42,17 +45,33 @@ def lab(arguments):
     if not any(NOTEBOOKS.glob("*.ipynb")):
         raise UserError("there are no notebooks in %s; `python -m autograder build` makes them" % NOTEBOOKS)
     python = HERE.python_for(["lab"])
+    older = []
     for source in sorted(NOTEBOOKS.rglob("*")):
         target = WORK / source.relative_to(NOTEBOOKS)
         if not source.is_file() or ".ipynb_checkpoints" in source.parts:
             continue
         if target.exists():
-            say("kept    %s (yours)" % target.relative_to(ROOT))
+            differs = compared(target, source) if source.suffix == ".ipynb" else ""
+            older += [target.relative_to(ROOT)] if differs else []
+            say("kept    %s (yours%s)" % (target.relative_to(ROOT), "; " + differs if differs else ""))
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(str(source), str(target))
             say("copied  %s" % target.relative_to(ROOT))
+    if older:
+        say(
+            "Your answers stay good. `python3 course.py doctor %s --fix` mends imports of what has moved; to start "
+            "a notebook afresh, move your copy out of %s and run this again." % (older[0], WORK.relative_to(ROOT))
+        )
+    if is_root() and not any(a.split("=")[0] in ROOT_FLAGS for a in arguments):
+        say("You are root, which JupyterLab refuses unless told --allow-root: it is told so.")
+        arguments = ["--allow-root"] + arguments
     return run(python, ["-m", "jupyterlab"] + arguments, folder=WORK)
+
+
+def is_root():
+    """False on Windows, which has no such user."""
+    return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def test(arguments):

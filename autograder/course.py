@@ -22,7 +22,7 @@ MARK = "course_seed.json"  # makes a directory one of ours; keeps the seed from 
 def make_course(directory: Path, seed: int | None = None, root: Path = ROOT) -> int:
     """Make an nbgrader course in `directory`, or bring its source/ up to date. Returns the exit code.
 
-    seed   chooses the hidden inputs; None draws one that nobody knows (an existing course keeps its own)
+    seed   chooses the hidden inputs; None draws one (an existing course keeps its own)
 
     A directory that is not empty and not such a course is refused, and nothing in it is touched. In an existing
     course the seed, nbgrader_config.py, the gradebook and everything outside source/ stay as they are.
@@ -36,8 +36,12 @@ def make_course(directory: Path, seed: int | None = None, root: Path = ROOT) -> 
     notebooks = {lesson.stem: dump(source_notebook(lesson, root, seed)) for lesson in lessons}
 
     directory.mkdir(parents=True, exist_ok=True)
+    for folder in ("source", "autograded"):  # closed before anything is in them
+        (directory / folder).mkdir(mode=0o700, exist_ok=True)
+    book_file = directory / "gradebook.db"
+    book_file.touch(mode=0o600)
     write_atomically(directory / MARK, dump({"made_by": "python -m autograder course", "seed": seed}))
-    os.chmod(directory / MARK, 0o600)
+    _close(directory / MARK)
     if not (directory / "nbgrader_config.py").exists():
         write_atomically(
             directory / "nbgrader_config.py", Path(__file__).with_name("nbgrader_config.py").read_text("utf-8")
@@ -48,11 +52,20 @@ def make_course(directory: Path, seed: int | None = None, root: Path = ROOT) -> 
     for folder in sorted((directory / "source").iterdir()):
         if folder.is_dir() and folder.name not in notebooks:
             print(f"{folder}: not a notebook of this course (left alone)")
-    with _scripts_on_path(), gradebook(f"sqlite:///{directory.resolve() / 'gradebook.db'}") as book:
+    for path in (book_file, directory / "autograded", directory / "source", *(directory / "source").rglob("*")):
+        _close(path)
+    with _scripts_on_path(), gradebook(f"sqlite:///{book_file.resolve()}") as book:
         for stem in notebooks:
             book.update_or_create_assignment(stem)
     print(f"Next: cd {directory} and nbgrader generate_assignment {next(iter(notebooks))}; `nbgrader` lists the rest.")
     return 0
+
+
+def _close(path: Path) -> None:
+    """To its owner alone. A link, and what another instructor made in a shared course, stay as they are."""
+    if not path.is_symlink():
+        with contextlib.suppress(PermissionError):
+            os.chmod(path, 0o700 if path.is_dir() else 0o600)
 
 
 def source_notebook(lesson: Lesson, root: Path, seed: int) -> dict:
@@ -71,11 +84,10 @@ def source_notebook(lesson: Lesson, root: Path, seed: int) -> dict:
 
 
 def _hidden_check(lesson: Lesson, cell: Cell, seed: int) -> str:
-    """The visible call on inputs that nobody has seen. Each cell has its own seed: one that leaks tells no other."""
+    """The visible call on other inputs. Each cell has its own seed: one that leaks does not give the others away."""
     digest = hashlib.sha256(f"{seed}/{lesson.stem}/{cell.grade_id}".encode()).digest()
-    hidden = 2**60 + int.from_bytes(
-        digest[:7], "big"
-    )  # always 19 digits, so that a feedback page can be searched for it
+    # always 19 digits, so that a feedback page can be searched for it
+    hidden = 2**60 + int.from_bytes(digest[:7], "big")
     group = f'group="{cell.group}", ' if cell.group else ""
     return f"check.{cell.check}({cell.check}, {group}seed={hidden})"
 

@@ -23,7 +23,7 @@ c = get_config()  # noqa: F821  (nbgrader defines it when it reads this file)
 
 c.CourseDirectory.course_id = "chunked-prefill"
 
-# While nbgrader runs notebooks, widgets are inert and nobody's progress is written.
+# While nbgrader runs notebooks, widgets are inert and no progress is written.
 os.environ.setdefault("COURSE_GRADING", "1")
 
 # Time, in seconds. A check takes under 5 on two cores; the first cell that imports torch may take 20 on a cold disk.
@@ -41,7 +41,7 @@ class TidySubmission(DeduplicateIds):
     """Two things that happen to honest notebooks, and that nbgrader 0.9.6 stops at.
 
     A copied cell takes its nbgrader metadata along. nbgrader leaves an empty entry on all but the last copy, takes
-    that for an old format and stops: every submission that comes after this one stays ungraded. Leave no entry.
+    that for an old format and stops: all submissions after this one stay ungraded. Leave no entry.
     Colab saves widgets without their state, and no feedback page can be made. The outputs are cleared; forget them.
     """
 
@@ -54,14 +54,41 @@ class TidySubmission(DeduplicateIds):
         return nb, resources
 
 
-# nbgrader's own list, with TidySubmission in the place of DeduplicateIds.
+class RestoreChecks(OverwriteCells):
+    """A check that a learner deleted comes back behind the answer (or at the end), so that the answer is graded.
+
+    nbgrader's own way to do so stops at a submission in which the answer is deleted as well.
+    """
+
+    add_missing_cells = True
+
+    def add_missing_grade_cells(self, nb, resources):
+        handed_out = self.gradebook.find_notebook(self.notebook_id, self.assignment_id)
+        originals = {cell.name: cell for cell in handed_out.source_cells}
+        solutions = {cell.name for cell in handed_out.solution_cells}
+        for check in handed_out.grade_cells:
+            ids = [cell.metadata.get("nbgrader", {}).get("grade_id", "") for cell in nb.cells]
+            if check.name not in ids:
+                exercise = check.name.partition("__")[0]
+                near = [place for place, name in enumerate(ids) if name.partition("__")[0] == exercise]
+                cell = self.missing_cell_transform(originals[check.name], check.max_score, check.name in solutions)
+                nb.cells.insert(near[-1] + 1 if near else len(nb.cells), cell)
+        return nb, resources
+
+
+# nbgrader's own list, with TidySubmission in the place of DeduplicateIds and RestoreChecks in that of OverwriteCells.
 c.Autograde.sanitize_preprocessors = [
     ClearOutput,
     TidySubmission,
     OverwriteKernelspec,
-    OverwriteCells,
+    RestoreChecks,
     CheckCellMetadata,
 ]
+
+# nbgrader gives 0 points to a check that wrote to stderr, be it a warning or a log line of the learner's, although the
+# check passed. Leave all such outputs out; an exception is an output of another type and costs the points as before.
+c.IgnorePattern.enabled = True
+c.IgnorePattern.pattern = "^"  # found in every text
 
 
 class HideHiddenTests(NbGraderPreprocessor):
@@ -74,6 +101,8 @@ class HideHiddenTests(NbGraderPreprocessor):
     display_data_priority = List(config=True)  # HTMLExporter sets it on every preprocessor and warns without it
     region = re.compile(r"^[^\n]*BEGIN HIDDEN TESTS.*?END HIDDEN TESTS[^\n]*\n?", re.DOTALL | re.MULTILINE)
 
+    quoted = re.compile(r"^[^\n]*(?:HIDDEN TESTS|\(hidden\))[^\n]*\n?", re.MULTILINE)
+
     def preprocess(self, nb, resources):
         code = [cell for cell in nb.cells if cell.cell_type == "code"]
         hidden = "".join(text for cell in code for text in self.region.findall(cell.source))
@@ -84,6 +113,9 @@ class HideHiddenTests(NbGraderPreprocessor):
             for seed in seeds:
                 shown = shown.replace(seed, "(hidden)")
             cell.outputs = [type(cell)(output) for output in json.loads(shown)]
+            for output in cell.outputs:  # IPython's tracebacks quote the lines around the call
+                if output.output_type == "error":
+                    output.traceback = [self.quoted.sub("", text) for text in output.traceback]
         return nb, resources
 
 

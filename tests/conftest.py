@@ -65,7 +65,8 @@ def copy(tmp_path):
     (folder / "course_lib" / "learner").mkdir(parents=True)
     for name in ("course.py", "pyproject.toml", "constraints.txt", "README.md"):
         shutil.copy(ROOT / name, folder / name)
-    for name in ("__init__.py", "cli.py", "learner/__init__.py", "learner/environment.py"):
+    parts = ("__init__.py", "copies.py", "environment.py", "lock.py", "notebook_file.py", "pip_says.py")
+    for name in ("__init__.py", "cli.py", *(f"learner/{part}" for part in parts)):
         shutil.copy(ROOT / "course_lib" / name, folder / "course_lib" / name)
     told = "import json, os, sys\nprint(json.dumps([sys.executable, sys.argv[1:], os.getcwd()]))\n"
     (folder / "course_lib" / "__main__.py").write_text(told)

@@ -63,8 +63,25 @@ def test_every_hidden_check_has_a_seed_of_its_own_that_the_courses_seed_decides(
     assert not seeds(7) & seeds(8)
 
 
-def test_the_seed_is_for_the_instructors_eyes(course):
-    assert os.name == "nt" or (course / MARK).stat().st_mode & 0o077 == 0
+def open_to_others(folder):
+    return [file for file in [folder, *folder.rglob("*")] if file.stat().st_mode & 0o077]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no mode bits")
+def test_the_hidden_seeds_and_the_gradebook_are_for_their_owner_alone(course, tmp_path):
+    def secrets():
+        return [name for name in (MARK, "gradebook.db", "source", "autograded") if open_to_others(course / name)]
+
+    assert secrets() == []
+    for file in [course / MARK, *course.rglob("*")]:
+        file.chmod(0o755 if file.is_dir() else 0o644)
+    assert len(secrets()) == 4
+    (course / "source" / "01_small" / "link").symlink_to(tmp_path / "root")
+    before = {file: file.stat().st_mode for file in [course / "nbgrader_config.py", tmp_path / "root"]}
+    make_course(course, None, tmp_path / "root")
+    (course / "source" / "01_small" / "link").unlink()
+    assert secrets() == [], "a second run closes a course that an earlier version left open"
+    assert before == {file: file.stat().st_mode for file in before}
 
 
 def test_formgrader_lists_the_assignments_at_once(course):
@@ -142,24 +159,28 @@ def test_feedback_leaves_hidden_tests_out_of_the_code_and_out_of_what_a_tracebac
     """A learner whose cell has a syntax error gets IPython's traceback, which quotes the lines around the call."""
     hide = next(step for step in settings.GenerateFeedback.preprocessors if step.__name__ == "HideHiddenTests")
     hidden = "### BEGIN HIDDEN TESTS\ncheck.f(f, seed=1164358783390833301)\n### END HIDDEN TESTS"
-    quoted = "NameError\n 1 check.f(f)\n 3 check.f(f, seed=\x1b[32m1164358783390833301\x1b[39m)"
+    quoted = "NameError\n 1 check.f(f)\n 2 ### BEGIN HIDDEN TESTS\n"
+    quoted += " 3 check.f(f, seed=\x1b[32m1164358783390833301\x1b[39m)"
     error = nbformat.v4.new_output("error", ename="NameError", evalue="f", traceback=quoted.split("\n"))
     graded = nbformat.v4.new_code_cell(f"check.f(f)\n{hidden}", outputs=[error])
     mine = nbformat.v4.new_code_cell("# BEGIN HIDDEN TESTS is only a comment here")
     notebook, _ = hide().preprocess(nbformat.v4.new_notebook(cells=[graded, mine]), {})
     nbformat.validate(notebook)
     assert "1164358783390833301" not in nbformat.writes(notebook) and "NameError" in nbformat.writes(notebook)
+    assert [text for text in notebook.cells[0].outputs[0].traceback if text] == ["NameError", " 1 check.f(f)"]
     assert notebook.cells[0].source == "check.f(f)\n# (hidden tests ran here)"
     assert notebook.cells[1].source == "# BEGIN HIDDEN TESTS is only a comment here"
 
 
-def test_a_copied_cell_and_colabs_widgets_do_not_stop_nbgrader_for_everybody(settings):
+def test_a_copied_cell_and_colabs_widgets_do_not_stop_nbgrader_for_the_others(settings):
     from nbgrader.converters import Autograde
-    from nbgrader.preprocessors import DeduplicateIds
+    from nbgrader.preprocessors import DeduplicateIds, OverwriteCells
 
     steps = settings.Autograde.sanitize_preprocessors
     tidy = next(step for step in steps if step.__name__ == "TidySubmission")
-    assert [DeduplicateIds if step is tidy else step for step in steps] == Autograde().sanitize_preprocessors
+    restore = next(step for step in steps if step.__name__ == "RestoreChecks")
+    theirs = {tidy: DeduplicateIds, restore: OverwriteCells}
+    assert [theirs.get(step, step) for step in steps] == Autograde().sanitize_preprocessors
     fields = {"grade": False, "grade_id": "f", "locked": False, "schema_version": 3, "solution": True, "task": False}
     cells = [nbformat.v4.new_code_cell("f", metadata={"nbgrader": dict(fields)}) for _ in range(2)]
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"widgets": {"a type": {}}, "mine": 1})

@@ -38,10 +38,10 @@ def test_a_python_that_is_too_old_gets_one_line():
         pytest.skip("no Python below 3.10 is installed here")
     for name, python in pythons:
         done = subprocess.run([python, ROOT / "course.py", "demo"], capture_output=True, text=True)
-        assert_refused(done, "the course needs 3.10 to 3.13", "Python " + name.removeprefix("python")[:3])
+        assert_refused(done, "the course needs 3.10 to 3.14", "Python " + name.removeprefix("python")[:3])
 
 
-@pytest.mark.parametrize("version", [(2, 7), (3, 9), (3, 14)])
+@pytest.mark.parametrize("version", [(2, 7), (3, 9), (3, 15)])
 def test_other_versions_are_turned_away_before_anything_is_imported(version):
     trick = f"import sys, runpy; sys.version_info = {(*version, 0)}; runpy.run_path({str(ROOT / 'course.py')!r})"
     done = subprocess.run([sys.executable, "-c", trick], capture_output=True, text=True)
@@ -121,23 +121,91 @@ def started(monkeypatch):
     return calls
 
 
-def test_lab_copies_what_is_new_and_never_overwrites(monkeypatch, tmp_path, started, capsys):
+@pytest.fixture
+def course_of_two(monkeypatch, tmp_path):
+    """A course of two notebooks, a picture and what Jupyter leaves; and the folder of the learner's copies."""
     source, work = tmp_path / "notebooks", tmp_path / "work"
     (source / "figures").mkdir(parents=True)
     (source / ".ipynb_checkpoints").mkdir()
-    for name in ("02_mask.ipynb", "03_positions.ipynb", "figures/a.png", ".ipynb_checkpoints/02.ipynb"):
+    for name in ("02_mask.ipynb", "03_positions.ipynb"):
+        (source / name).write_text(json.dumps(a_notebook(name)))
+    for name in ("figures/a.png", ".ipynb_checkpoints/02.ipynb"):
         (source / name).write_text(f"new {name}")
     work.mkdir()
-    (work / "02_mask.ipynb").write_text("my answer")
     for name, value in (("ROOT", tmp_path), ("NOTEBOOKS", source), ("WORK", work)):
         monkeypatch.setattr(course, name, value)
+    return source, work
+
+
+def a_notebook(title, answer="raise NotImplementedError", check="check.f(f)", mine=()):
+    notes = {"grade_id": "f", "solution": True}
+    cells = [("title", title, {}), ("f", answer, {"nbgrader": notes}), ("f-check", check, {}), *mine]
+    made = [{"id": i, "cell_type": "code", "source": text, "metadata": m} for i, text, m in cells]
+    return {"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def test_lab_copies_what_is_new_and_never_overwrites(course_of_two, started, capsys):
+    source, work = course_of_two
+    (work / "02_mask.ipynb").write_text("my answer")
     assert course.main(["lab", "--no-browser"]) == 0
     assert (work / "02_mask.ipynb").read_text() == "my answer"
-    assert (work / "03_positions.ipynb").read_text() == "new 03_positions.ipynb"
+    assert (work / "03_positions.ipynb").read_text() == (source / "03_positions.ipynb").read_text()
     assert (work / "figures" / "a.png").read_text() == "new figures/a.png"
     assert not (work / ".ipynb_checkpoints").exists()
-    assert started == [(["-m", "jupyterlab", "--no-browser"], work)]
-    assert "02_mask.ipynb (yours)" in capsys.readouterr().out
+    (command, folder) = started[0]
+    assert command[:2] == ["-m", "jupyterlab"] and command[-1] == "--no-browser" and folder == work
+    assert "02_mask.ipynb (yours; it cannot be read as a notebook)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        a_notebook("02_mask.ipynb"),
+        a_notebook("02_mask.ipynb", answer="def f(): return 1", mine=[("mine", "f()", {})]),
+        a_notebook("02_mask.ipynb", check="check.f(f)\n"),
+    ],
+    ids=["untouched", "answered, with a cell added", "a line end more"],
+)
+def test_a_copy_that_differs_in_its_answers_alone_is_kept_without_a_word_more(course_of_two, started, capsys, copied):
+    (course_of_two[1] / "02_mask.ipynb").write_text(json.dumps(copied))
+    assert course.main(["lab"]) == 0
+    said = capsys.readouterr().out
+    assert os.path.join("work", "02_mask.ipynb") + " (yours)\n" in said and "doctor" not in said
+
+
+def test_a_copy_that_is_older_than_the_course_is_named_with_what_to_do(course_of_two, started, capsys):
+    copied = a_notebook("02_mask.ipynb, last year", answer="def f(): return 1", check="check.old(f)")
+    (course_of_two[1] / "02_mask.ipynb").write_text(json.dumps(copied))
+    copied = a_notebook("03_positions.ipynb")
+    del copied["cells"][2]
+    (course_of_two[1] / "03_positions.ipynb").write_text(json.dumps(copied))
+    assert course.main(["lab"]) == 0
+    said = capsys.readouterr().out
+    older, path = "(yours; answers aside, {})", os.path.join("work", "02_mask.ipynb")
+    assert f"{path} {older.format('2 of its cells differ from the course' + chr(39) + 's of today')}" in said
+    assert older.format("1 of the course's are missing") in said
+    assert said.count(f"`python3 course.py doctor {path} --fix`") == 1
+    assert json.loads((course_of_two[1] / "02_mask.ipynb").read_text())["cells"][1]["source"] == "def f(): return 1"
+
+
+@pytest.mark.parametrize(
+    ("user", "given", "passed"),
+    [
+        (0, ["--port", "9"], ["--allow-root", "--port", "9"]),
+        (0, ["--allow-root"], ["--allow-root"]),
+        (0, ["--ServerApp.allow_root=True"], ["--ServerApp.allow_root=True"]),
+        (1000, ["--port", "9"], ["--port", "9"]),
+        (None, [], []),  # Windows
+    ],
+)
+def test_root_is_told_that_jupyterlab_is_to_allow_it(course_of_two, started, monkeypatch, capsys, user, given, passed):
+    if user is None:
+        monkeypatch.delattr(os, "geteuid", raising=False)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: user, raising=False)
+    assert course.main(["lab", *given]) == 0
+    assert started == [(["-m", "jupyterlab", *passed], course_of_two[1])]
+    assert ("You are root" in capsys.readouterr().out) is (given != passed)
 
 
 def test_lab_without_notebooks_says_how_to_make_them(monkeypatch, tmp_path, started, capsys):

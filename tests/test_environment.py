@@ -1,17 +1,24 @@
 """Setting up on a stranger's computer; what can go wrong there is tried here for real where it can be."""
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
+import threading
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
 from starting import assert_refused, start
 
 from course_lib.cli import UserError
-from course_lib.learner.environment import Environment, explain, is_satisfied
+from course_lib.learner.environment import Environment, is_satisfied
+from course_lib.learner.lock import locked
+from course_lib.learner.pip_says import conflicts, explain
 
 ROOT = Path(__file__).parents[1]
 CLOSED_INDEX = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull, "NO_PROXY": "*"}
@@ -56,7 +63,7 @@ class Recorder(Environment):
     def missing(self, extras):
         return ["something"]
 
-    def _step(self, what, command, may_lack=False):
+    def _step(self, what, command, may_lack=False, may_conflict=False):
         self.steps.append((what, command[1:]))
         if "venv" in command:
             self.venv_python.parent.mkdir(parents=True)
@@ -148,7 +155,7 @@ def test_without_a_gpu_torch_comes_as_the_cpu_build_from_wherever_pip_looks_anyw
 
 def test_else_from_pytorchs_own_index(copy, laptop):
     class OnlyThere(Recorder):
-        def _step(self, what, command, may_lack=False):
+        def _step(self, what, command, may_lack=False, may_conflict=False):
             return super()._step(what, command, may_lack) and (not may_lack or "--extra-index-url" in command)
 
     first, second, (what, _) = torch_steps(OnlyThere(copy))
@@ -177,6 +184,209 @@ def test_the_core_alone_brings_no_torch(copy, laptop):
     core = Recorder(copy)
     core.python_for([])
     assert [command[3:] for _, command in core.steps[1:]] == [["-c", "constraints.txt", "-e", "."]]
+
+
+# ---- constraints of the user's own pip
+
+
+def wheel(folder, name, version, needs=()):
+    """A wheel of nothing, and the page by which an index offers it."""
+    made = folder / name / f"{name}-{version}-py3-none-any.whl"
+    made.parent.mkdir(parents=True, exist_ok=True)
+    info, requires = f"{name}-{version}.dist-info", "".join(f"Requires-Dist: {line}\n" for line in needs)
+    with zipfile.ZipFile(made, "w") as file:
+        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}")
+        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{info}/RECORD", "")
+    links = "".join(f'<a href="{w.name.replace("+", "%2B")}">{w.name}</a>\n' for w in made.parent.glob("*.whl"))
+    (made.parent / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
+
+
+class RealPip(Environment):
+    """Resolves for real, with the running Python's pip and an index on disk; installs nothing."""
+
+    def __init__(self, root, index):
+        super().__init__(root)
+        self.venv_python, self.index, self.said = Path(sys.executable), index, []
+        self.venv.mkdir()
+
+    def _pip(self, *arguments):
+        words = ["project" if word.startswith(".[") else word for word in arguments if word != "-e"]
+        index = [] if "--index-url" in words else ["--index-url", self.index.as_uri()]
+        return [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", *index, *words]
+
+    def torch(self):
+        """The version of torch that each resolution that came out well would have installed."""
+        return re.findall(r"^Would install .*\btorch-(\S+)", self.log.read_text(), re.MULTILINE)
+
+
+@pytest.fixture
+def constrained(copy, laptop, tmp_path, monkeypatch):
+    """constrained(line, *CPU builds) -> an environment whose pip has that constraint; torch 2.5 to 2.14 are on offer.
+
+    by   what tells pip of it: the variable PIP_CONSTRAINT, a pip.conf, or nothing
+    """
+
+    def make(line, *cpu_builds, by="PIP_CONSTRAINT"):
+        for name in [name for name in os.environ if name.startswith("PIP_")]:
+            monkeypatch.delenv(name)
+        index, cpu = tmp_path / "index", tmp_path / "cpu"
+        for version in ("2.5.0", "2.11.0", "2.13.0", "2.14.1"):
+            wheel(index, "torch", version)
+        for version in ("2.3.0", "2.4.6"):
+            wheel(index, "numpy", version)
+        wheel(index, "project", "1.0", ["torch>=2.6,<3", "numpy>=2.0,<3"])
+        for version in cpu_builds:
+            wheel(cpu, "torch", version)
+        monkeypatch.setattr("course_lib.learner.environment.CPU_INDEX", cpu.as_uri())
+        (tmp_path / "theirs.txt").write_text(f"# ours\n{line}\n")
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)  # no pip.conf of this machine counts
+        if by == "PIP_CONSTRAINT":
+            monkeypatch.setenv(by, str(tmp_path / "theirs.txt"))
+        if by == "pip.conf":
+            (tmp_path / by).write_text(f"[global]\nconstraint = {tmp_path / 'theirs.txt'}\n")
+            monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / by))
+        return RealPip(copy, index)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("line", "cpu_builds", "torch"),
+    [
+        ("torch<=2.14.1", (), ["2.13.0"]),  # excludes nothing: the tested version, from wherever it is
+        ("torch<=2.14.1", ("2.13.0+cpu",), ["2.13.0+cpu", "2.13.0"]),  # (nothing is installed in between here)
+        ("torch==2.11.0", (), ["2.11.0"]),
+        ("torch==2.11.0", ("2.11.0+cpu", "2.13.0+cpu"), ["2.11.0+cpu", "2.11.0"]),
+        ("torch<2.12\nnumpy<2.4", (), ["2.11.0"]),
+    ],
+)
+def test_a_constraint_of_the_users_pip_that_the_course_can_live_with_is_obeyed(constrained, line, cpu_builds, torch):
+    here = constrained(line, *cpu_builds)
+    here._install({"lab"}, fetch_torch=True)
+    assert here.torch() == torch
+    numpy = re.findall(r"^Would install .*\bnumpy-(\S+)", here.log.read_text(), re.MULTILINE)
+    assert numpy == (["2.3.0"] if "numpy" in line else ["2.4.6"])
+    pins = (ROOT / "constraints.txt").read_text()
+    assert (here.root / "constraints.txt").read_text() == pins, "the project's own file stays as it is"
+    if (looser := here.venv / "constraints.txt").exists():
+        left_out = set(pins.splitlines()) - set(looser.read_text().splitlines())
+        assert {re.match(r"\w+", pin)[0] for pin in left_out} == {re.match(r"\w+", one)[0] for one in line.split("\n")}
+
+
+@pytest.mark.parametrize("by", ["PIP_CONSTRAINT", "pip.conf"])
+def test_a_constraint_that_excludes_what_the_course_needs_is_named(constrained, tmp_path, by, monkeypatch):
+    here = constrained("torch<2.6", by=by)
+    with pytest.raises(UserError) as refused:
+        here._install({"lab"}, fetch_torch=True)
+    said = str(refused.value)
+    assert f"held to torch<2.6 by {tmp_path / 'theirs.txt'} (" in said and "the course needs torch>=2.6,<3" in said
+    assert "PIP_CONSTRAINT=constraints.txt" in said and "\n" not in said and str(here.log) in said
+    assert ("(PIP_CONSTRAINT)" in said) is (by == "PIP_CONSTRAINT")
+    monkeypatch.setenv("PIP_CONSTRAINT", "constraints.txt")  # what the sentence says to do
+    here._install({"lab"}, fetch_torch=True)
+    assert here.torch() == ["2.13.0"]
+
+
+def test_a_pin_of_the_course_that_is_not_on_offer_is_no_constraint_of_the_users(constrained):
+    here = constrained("numpy", by="nothing")
+    (here.root / "constraints.txt").write_text("torch==2.99.0\n")
+    with pytest.raises(UserError, match=r"nothing that fits torch==2.99.0 is on offer for Python 3\.\d+ on this"):
+        here._install({"lab"}, fetch_torch=True)
+
+
+@pytest.mark.parametrize(
+    ("output", "names"),
+    [
+        ("    The user requested torch==2.13.0+cpu\n    The user requested (constraint) torch<=2.14.1\n",
+         {"torch": "torch<=2.14.1"}),
+        ("    The user requested (constraint) Jupyter_Server==1,==2.20\n",
+         {"jupyter-server": "Jupyter_Server==1,==2.20"}),
+        ("Failed to establish: ConnectionError\n    The user requested (constraint) torch<=2.14.1\n", {}),
+        ("ERROR: No matching distribution found for torch==2.13.0", {}),
+    ],
+)  # fmt: skip
+def test_the_constraints_in_pips_words_are_found_unless_something_else_is_wrong(output, names):
+    assert conflicts(output) == names
+
+
+# ---- two at once
+
+
+@pytest.fixture
+def slow_setup(copy, bare_python, clean_env, tmp_path):
+    """slow_setup(seconds) -> starts course.py whose set-up takes that long and installs nothing; and what it notes."""
+    if os.name == "nt":
+        pytest.skip("the stand-in for a virtual environment's Python is a shell script")
+    events = tmp_path / "events"
+    script = f"""#!/bin/sh
+if [ "$2" = pip ]; then
+    echo "pip begins" >> "{events}"; sleep "$COURSE_TEST_SECONDS"; echo "pip ends" >> "{events}"; exit 0
+fi
+exec "{bare_python}" "$@"
+"""
+    (tmp_path / "venv.py").write_text(
+        f"import pathlib, sys\nwith open({str(events)!r}, 'a') as file: file.write('venv\\n')\n"
+        f"python = pathlib.Path(sys.argv[1], 'bin', 'python')\npython.parent.mkdir()\n"
+        f"python.write_text({script!r})\npython.chmod(0o755)\n"
+    )
+
+    def begin(seconds):
+        env = clean_env | {"PYTHONPATH": str(tmp_path), "COURSE_TEST_SECONDS": str(seconds), "PYTHONUNBUFFERED": "1"}
+        command = [str(bare_python), str(copy / "course.py"), "demo"]
+        return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def seen():
+        return events.read_text().splitlines() if events.exists() else []
+
+    return begin, seen
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_of_two_that_start_at_once_one_sets_up_and_both_run(copy, slow_setup):
+    begin, seen = slow_setup
+    both = [begin(2), begin(2)]
+    said = [child.communicate(timeout=60) for child in both]
+    assert [(child.returncode, err) for child, (_, err) in zip(both, said)] == [(0, ""), (0, "")]
+    assert seen() == ["venv", "pip begins", "pip ends"]
+    assert sum("Another course.py is setting up .venv; waiting for it\n" in out for out, _ in said) == 1
+    assert all(json.loads(out.splitlines()[-1])[1] == ["demo"] for out, _ in said)
+    assert Environment(copy).venv_has([])
+
+
+def test_a_set_up_whose_parent_was_killed_is_waited_for_and_then_redone(copy, slow_setup):
+    """Its pip goes on writing into .venv: to delete that under its hands would leave a mixture."""
+    begin, seen = slow_setup
+    first = begin(3)
+    wait_for(lambda: "pip begins" in seen())
+    first.kill()
+    first.wait()
+    second = begin(0)
+    out, err = second.communicate(timeout=60)
+    assert (second.returncode, err) == (0, "")
+    assert "waiting for it" in out and "the last set-up was not finished: starting over" in out
+    assert seen() == ["venv", "pip begins", "pip ends", "venv", "pip begins", "pip ends"]
+    first.stdout.close(), first.stderr.close()
+
+
+def test_a_lock_whose_holder_was_killed_is_free(tmp_path):
+    hold = "import sys, pathlib, time; sys.path.insert(0, sys.argv[2])\nfrom course_lib.learner.lock import locked\n"
+    hold += "with locked(pathlib.Path(sys.argv[1]), lambda: None):\n    print('held', flush=True); time.sleep(60)\n"
+    file, waited = tmp_path / "lock", []
+    holder = subprocess.Popen([sys.executable, "-c", hold, file, ROOT], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    threading.Timer(0.5, holder.kill).start()
+    with locked(file, lambda: waited.append(True)):
+        assert waited == [True] and holder.wait(timeout=10) != 0
+    with locked(file, lambda: waited.append(True)):
+        assert waited == [True]
+    holder.stdout.close()
 
 
 # ---- set-ups that fail, for real

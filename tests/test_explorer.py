@@ -1,6 +1,14 @@
 """Explorers: the picture's numbers are the library's, artists are reused, and it works with and without widgets."""
 
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,9 +16,11 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from course_lib.attention.mask import chunk_attention_mask
-from course_lib.widgets.explorer import Choice, Slider, Switch, explore
+from course_lib.widgets.explorer import EXPLORER_CLASS, Choice, Slider, Switch, explore
 from course_lib.widgets.mask import RULES, explore_mask, mask_of
 from course_lib.widgets.seams import explore_seams, positions_of
+
+ROOT = Path(__file__).parents[1]
 
 
 def small(calls=None):
@@ -67,6 +77,126 @@ def test_the_widget_moves_the_picture_and_reads_the_sentence_out():
     menu.value, switch.value = "b", True
     assert explorer.sentence == "8 <b> True"
     assert 'aria-live="polite"' in sentence.value and "8 &lt;b&gt; True" in sentence.value
+
+
+def test_a_widget_comes_with_what_keeps_its_keys_from_jupyterlab_and_has_the_class_that_this_looks_for(monkeypatch):
+    pytest.importorskip("ipywidgets")
+    shown = []
+    display = pytest.importorskip("IPython.display")
+    monkeypatch.setattr(display, "display", lambda what, raw=False: shown.append(what))
+    small()._ipython_display_()
+    script, view = shown
+    assert f'closest(".{EXPLORER_CLASS}")' in script["application/javascript"] and script["text/plain"] == ""
+    assert EXPLORER_CLASS in view._dom_classes
+
+
+# ---- in JupyterLab, for real
+
+
+@pytest.fixture(scope="module")
+def lab_page(tmp_path_factory):
+    """JupyterLab in a browser, with a notebook whose first cell has shown an explorer."""
+    why = "needs playwright to drive a browser: pip install playwright"
+    api = pytest.importorskip("playwright.sync_api", reason=why)
+    pytest.importorskip("jupyterlab")
+    folder, port = tmp_path_factory.mktemp("lab"), free_port()
+    sources = ("from course_lib.widgets.mask import explore_mask\nexplore_mask()", "'behind'", "'last'")
+    cells = [
+        {"cell_type": "code", "id": f"c{i}", "metadata": {}, "source": text, "outputs": [], "execution_count": None}
+        for i, text in enumerate(sources)
+    ]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    book = {"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
+    (folder / "keys.ipynb").write_text(json.dumps(book))
+    command = [
+        sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser", f"--port={port}", "--ip=127.0.0.1",
+        "--IdentityProvider.token=", "--LabApp.news_url=None", f"--ServerApp.root_dir={folder}",
+    ]  # fmt: skip
+    env = os.environ | {"PYTHONPATH": str(ROOT), "JUPYTER_CONFIG_DIR": str(folder), "JUPYTER_DATA_DIR": str(folder)}
+    with open(folder / "log", "w") as log:
+        server = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log)
+    browsers = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    try:
+        wait_until(lambda: answers(port), 120)
+        with api.sync_playwright() as playwright:
+            browser = playwright.chromium.launch(
+                executable_path=next(filter(None, map(shutil.which, browsers))),
+                args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+            )
+            page = browser.new_page()
+            page.goto(f"http://127.0.0.1:{port}/lab/tree/keys.ipynb")
+            page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=120_000)
+
+            def run_first_cell():  # a kernel that only just begins may miss the first time
+                page.click(".jp-CodeCell >> nth=0 >> .cm-content")
+                page.keyboard.press("Shift+Enter")
+                with contextlib.suppress(api.TimeoutError):
+                    page.wait_for_selector(".noUi-handle", timeout=20_000)
+                return page.locator(".noUi-handle").count()
+
+            wait_until(run_first_cell, 180)
+            yield page
+            browser.close()
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def answers(port):
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        return True
+
+
+def wait_until(condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"still not so after {seconds} seconds"
+        time.sleep(0.2)
+
+
+@pytest.mark.browser
+def test_a_key_pressed_in_an_explorer_does_nothing_to_the_notebooks_cells(lab_page):
+    places = (".noUi-handle >> nth=0", f".{EXPLORER_CLASS} select")
+    for place in places:
+        for keys in (["d", "d"], ["x"], ["a"], ["b"], ["y"], ["m"], ["1"], ["Shift+M"]):
+            lab_page.locator(place).focus()
+            for key in keys:
+                lab_page.keyboard.press(key)
+            lab_page.wait_for_timeout(300)
+            assert lab_page.locator(".jp-CodeCell").count() == lab_page.locator(".jp-Notebook .jp-Cell").count() == 3
+            assert lab_page.locator(".noUi-handle").count() == 2, (place, keys)
+
+
+@pytest.mark.browser
+def test_arrow_keys_move_a_slider_and_leave_the_selected_cell(lab_page):
+    slider = lab_page.locator(".noUi-handle >> nth=0")
+    slider.focus()
+    before = int(float(slider.get_attribute("aria-valuenow")))
+    for key, step in (("ArrowRight", 1), ("ArrowUp", 1), ("ArrowLeft", -1), ("ArrowDown", -1)):
+        lab_page.keyboard.press(key)
+        before += step
+        wait_until(lambda wanted=before: float(slider.get_attribute("aria-valuenow")) == wanted, 20)
+        assert lab_page.evaluate("document.activeElement.classList.contains('noUi-handle')")
+
+
+@pytest.mark.browser
+def test_escape_and_keys_with_a_modifier_reach_jupyterlab(lab_page):
+    lab_page.locator(".noUi-handle >> nth=0").focus()
+    lab_page.evaluate("""() => { window.seen = []; document.addEventListener('keydown', (event) => window.seen.push(
+        [event.key, event.target.hasAttribute('data-lm-suppress-shortcuts')]), true); }""")
+    for key in ("a", "Escape"):
+        lab_page.keyboard.press(key)
+    assert lab_page.evaluate("window.seen") == [["a", True], ["Escape", False]]
+    lab_page.locator(".noUi-handle >> nth=0").focus()
+    lab_page.keyboard.press("Shift+Enter")  # runs the cell and goes on to the next
+    wait_until(lambda: lab_page.locator(".jp-Cell >> nth=1").get_attribute("class").count("jp-mod-active"), 30)
 
 
 def test_without_ipywidgets_and_while_grading_the_picture_alone_is_shown(monkeypatch):

@@ -1,5 +1,6 @@
 """The course under untouched nbgrader: what it releases, what it grades, and what a student gets back."""
 
+import copy
 import html
 import json
 import os
@@ -96,6 +97,28 @@ def test_the_release_holds_no_answer_and_no_hidden_seed(real):
                 assert answer_of(lesson, cell, ROOT).hole.strip() not in sources
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no mode bits")
+def test_students_can_read_the_release_and_neither_the_sources_nor_the_gradebook(real):
+    course, lessons = real
+    (course / "source" / lessons[0].stem / "data.txt").write_text("what a lesson may bring along")
+    (course / "source" / lessons[0].stem / "data.txt").chmod(0o600)
+    before = os.umask(0o022)
+    try:
+        nbgrader(course, "generate_assignment", "--force", lessons[0].stem)
+    finally:
+        os.umask(before)
+        (course / "source" / lessons[0].stem / "data.txt").unlink()
+
+    def readable(path):
+        return path.stat().st_mode & (0o055 if path.is_dir() else 0o044)
+
+    shown = [course / "release" / lessons[0].stem, *(course / "release" / lessons[0].stem).iterdir()]
+    assert {path.name for path in shown[1:]} == {"data.txt", f"{lessons[0].stem}.ipynb"}
+    assert all(readable(path) for path in [course, course / "release", *shown])
+    for name in ("source", "autograded", "gradebook.db"):
+        assert not [path for path in [course / name, *(course / name).rglob("*.ipynb")] if path.stat().st_mode & 0o077]
+
+
 # ---- what nbgrader grades
 
 
@@ -133,10 +156,14 @@ def wrong(lesson, number):
 
 def grade(course, stem):
     """Autograde and make feedback: (student, grade id) -> points."""
-    from nbgrader.api import Gradebook
-
     nbgrader(course, "autograde", stem)
     nbgrader(course, "generate_feedback", stem)
+    return scores(course, stem)
+
+
+def scores(course, stem):
+    from nbgrader.api import Gradebook
+
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
         submissions = gradebook.assignment_submissions(stem)
         assert not any(submission.needs_manual_grade for submission in submissions)
@@ -173,6 +200,43 @@ def noisy(answer):
 """
 
 
+LOGGED = """\
+import logging
+import sys
+
+logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
+
+
+def logged(answer):
+    def wrapped(*args, **kwargs):
+        logging.info("called")
+        return answer(*args, **kwargs)
+
+    return wrapped
+
+
+"""
+
+
+def without_checks(notebook):
+    """All checks deleted, and with the last exercise its answer too."""
+    graded = [c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade")]
+    last = graded[-1].metadata.nbgrader.grade_id.partition("__")[0]
+    notebook.cells = [
+        c for c in notebook.cells if c not in graded and c.metadata.get("nbgrader", {}).get("grade_id") != last
+    ]
+    return notebook, last
+
+
+def with_log_lines(notebook, lesson):
+    """Each function logs to stderr when it is called, through a stream that it took before the check began."""
+    for name, text in right(lesson).items():
+        if f"def {name}(" in text:
+            cell = next(c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade_id") == name)
+            cell.source = LOGGED + cell.source.replace(f"def {name}(", f"@logged\ndef {name}(")
+    return notebook
+
+
 def noisy(lesson):
     """Answers written otherwise than the course's, that print, warn and write to stderr whenever they are called."""
     return {
@@ -190,16 +254,38 @@ def graded(real):
             submit(course, student, lesson.stem, write_answers(released(course, lesson.stem), answers(lesson)))
         submit(course, "untouched", lesson.stem, released(course, lesson.stem))
         submit(course, "wrong", lesson.stem, write_answers(released(course, lesson.stem), wrong(lesson, 0)))
+        answered = write_answers(released(course, lesson.stem), right(lesson))
+        submit(course, "logs", lesson.stem, with_log_lines(copy.deepcopy(answered), lesson))
+        submit(course, "deleted", lesson.stem, without_checks(answered)[0])
         grades |= grade(course, lesson.stem)
     return lessons, grades
 
 
-@pytest.mark.parametrize("student", ["solved", "otherwise"])
+@pytest.mark.parametrize("student", ["solved", "otherwise", "logs"])
 def test_right_answers_earn_everything_however_written_and_however_loud(graded, student):
     lessons, grades = graded
     for lesson in lessons:
         got, worth = points(grades, student, lesson)
         assert got == worth
+
+
+def test_without_the_setting_log_lines_would_cost_points(real):
+    """Else "logs" above would say nothing: these lines do reach the checks' outputs."""
+    course, lesson = real[0], real[1][0]
+    answered = write_answers(released(course, lesson.stem), right(lesson))
+    submit(course, "loud", lesson.stem, with_log_lines(answered, lesson))
+    nbgrader(course, "autograde", lesson.stem, "--student", "loud", "--IgnorePattern.enabled=False")
+    got, worth = points(scores(course, lesson.stem), "loud", lesson)
+    assert any(got[name] < worth[name] for name in worth)
+
+
+def test_a_deleted_check_comes_back_and_an_answer_that_is_gone_as_well_costs_its_own_points_only(real, graded):
+    course, (lessons, grades) = real[0], graded
+    for lesson in lessons:
+        gone = without_checks(released(course, lesson.stem))[1]
+        got, worth = points(grades, "deleted", lesson)
+        assert got == worth | {gone: 0}
+        assert "was missing from the submission" in feedback(course, "deleted", lesson.stem)
 
 
 def test_an_untouched_notebook_earns_nothing_and_its_feedback_names_the_exercises(real, graded):

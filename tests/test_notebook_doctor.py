@@ -115,7 +115,7 @@ def test_own_cells_and_another_name_are_no_fault(mine):
     assert look(mine(add, name="Copy of 01_half (1).ipynb")) == 0
 
 
-def test_a_notebook_of_ones_own_is_well_where_nothing_is_known_of_it(tmp_path, monkeypatch):
+def test_another_notebook_is_well_where_nothing_is_known_of_it(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "ROOT", tmp_path / "nowhere")
     notebook = {"cells": [cell("a", "1 + 1")], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     (tmp_path / "own.ipynb").write_text(json.dumps(notebook))
@@ -281,6 +281,40 @@ def test_no_earlier_backup_is_overwritten(mine, capsys):
     assert path.with_name(path.name + ".bak").read_text() == "precious"
     assert path.with_name(path.name + ".bak1").is_file()
     assert sorted(p.name for p in path.parent.iterdir()) == [path.name, path.name + ".bak", path.name + ".bak1"]
+
+
+# ---- a copy from before modules moved
+
+
+def test_old_imports_get_their_names_of_today_and_the_rest_of_the_cell_stays(mine, capsys):
+    text = "%matplotlib inline\nfrom course_lib.masks import chunk_attention_mask  # mine\nprint('course_lib.masks')"
+
+    def add(notebook):
+        notebook["cells"].insert(1, cell("setup", text))
+        notebook["cells"].append(cell("more", "import course_lib.rope") | {"source": "import course_lib.rope"})
+        notebook["cells"].append(cell("words", "from course_lib import masks", kind="markdown"))
+
+    path = mine(add)
+    before = path.read_bytes()
+    assert look(path) == 1 and path.read_bytes() == before
+    said = capsys.readouterr().out
+    assert "course_lib.masks is now course_lib.attention.mask" in said and "--fix" in said
+    assert look(path, "--fix") == 0 and path.with_name(path.name + ".bak").read_bytes() == before
+    assert "course_lib.rope is now course_lib.positions: wrote the new ones" in capsys.readouterr().out
+    new, old = json.loads(path.read_text()), json.loads(before)
+    new["cells"][1]["source"][1] = text.split("\n")[1] + "\n"
+    assert new["cells"][6]["source"] == "import course_lib.positions"
+    new["cells"][6]["source"] = "import course_lib.rope"
+    assert new == old
+    assert look(path) == 0
+
+
+def test_an_old_import_in_a_cell_that_is_no_python_is_named_and_left_to_the_learner(mine, capsys):
+    path = mine(lambda notebook: notebook["cells"].append(cell("mine", "from course_lib.masks import a\nx = (1,")))
+    before = path.read_bytes()
+    assert look(path, "--fix") == 1 and path.read_bytes() == before
+    said = capsys.readouterr().out
+    assert "`from course_lib.masks import a`" in said and "cannot be read as Python" in said
 
 
 # ---- files that are no notebooks

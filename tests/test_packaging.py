@@ -16,7 +16,7 @@ from course_lib.learner.environment import Environment
 ROOT = Path(__file__).parents[1]
 HERE = Environment(ROOT)
 COLAB = {"torch": "2.11.0", "numpy": "2.1.3", "ipywidgets": "7.7.1"}  # on Python 3.12
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 
 def read(name):
@@ -77,9 +77,10 @@ def test_course_py_can_read_every_requirement():
 
 
 def test_the_supported_pythons_are_the_same_everywhere():
-    assert 'requires-python = ">=3.10,<3.14"' in read("pyproject.toml")
-    assert "(3, 10) <= sys.version_info[:2] <= (3, 13)" in read("course.py")
-    assert "Python 3.10 to 3.13" in read("README.md")
+    assert 'requires-python = ">=3.10,<3.15"' in read("pyproject.toml")
+    assert "(3, 10) <= sys.version_info[:2] <= (3, 14)" in read("course.py")
+    assert "Python 3.10 to 3.14" in read("README.md")
+    assert "3.10 to 3.14" in read("course.py") and "3.10 to 3.14" in read("course_lib/learner/doctor.py")
 
 
 def test_every_folder_with_modules_is_a_package():

@@ -1,4 +1,4 @@
-"""`python -m course_lib doctor`: what is installed and whether it is well; with a notebook, what ails that."""
+"""`python -m course_lib doctor`: what is installed and whether it is well; with a notebook, what is wrong with that."""
 
 import importlib
 import json
@@ -65,13 +65,13 @@ def environment_report() -> int:
 
 
 def machine() -> list[Line]:
-    version, right = platform.python_version(), (3, 10) <= sys.version_info[:2] <= (3, 13)
+    version, right = platform.python_version(), (3, 10) <= sys.version_info[:2] <= (3, 14)
     kind = "conda" if os.environ.get("CONDA_PREFIX") else "venv" if sys.prefix != sys.base_prefix else "system Python"
     place = sys.prefix.replace(str(Path.home()), "~")
     settings = ", ".join(f"{name}={os.environ[name]}" for name in THREADS if name in os.environ)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return [
-        Line("Python", version, "" if right else "use Python 3.10 to 3.13", ill=not right),
+        Line("Python", version, "" if right else "use Python 3.10 to 3.14", ill=not right),
         Line("platform", f"{platform.platform()}, {platform.machine()}"),
         Line("environment", f"{kind}, {place}"),
         Line("threads", f"{cores} cores; {settings or 'no limit set'}"),

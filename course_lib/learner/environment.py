@@ -17,44 +17,43 @@ from importlib import metadata
 from pathlib import Path
 
 from course_lib.cli import UserError
+from course_lib.learner.lock import locked
+from course_lib.learner.pip_says import conflicts, explain, explain_conflict, where_set, without
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 CPU_TORCH_MB, PLAIN_TORCH_MB = 200, (3_000 if sys.platform == "linux" else 250)
 DOWNLOAD_MB = {"": 30, "lab": 100, "dev": 150}  # all but torch, rounded up
 PIP_SETTINGS = {"PIP_RETRIES": "2", "PIP_PROGRESS_BAR": "off", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
-# What the output of a failed step contains -> why, and what to do. The first that fits is said.
-REMEDIES = {
-    r"ensurepip is not|No module named '?(venv|ensurepip)": "this Python cannot make virtual environments. On Debian "
-    "and Ubuntu: sudo apt install python3-venv; elsewhere use Python from python.org or conda",
-    r"No space left on device": "the disk is full. Free about 2 GB, then run this again",
-    r"Read-only file system|Permission denied|WinError 5\b": "a folder cannot be written. Move the project to a "
-    "folder of your own, or close the programs that use its .venv, then run this again",
-    r"CERTIFICATE_VERIFY_FAILED|SSLError": "the package index's certificate is not trusted here. Behind a company "
-    "proxy set PIP_CERT to the proxy's certificate file, then run this again",
-    r"(Connection|Timeout|Proxy)Error|connection broken|[Tt]imed out|Temporary failure|getaddrinfo failed": "pip "
-    "cannot reach the package index. Check the network (a proxy goes into HTTPS_PROXY), then run this again",
-}
-
 
 class Environment:
     """Decides which Python runs a command of the project in `root`, and sets one up when there is none.
 
-    root    folder with pyproject.toml and constraints.txt; .venv and .venv.log are made there, nowhere else
+    root    folder with pyproject.toml and constraints.txt; .venv, .venv.log and .venv.lock are made there, nowhere else
     """
 
     def __init__(self, root: Path) -> None:
         self.root, self.venv, self.log = root, root / ".venv", root / ".venv.log"
         self.venv_python = self.venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
         self.stamp = self.venv / "course.json"  # {"of": digest, "extras": what is installed, "done": bool}
+        self.lock: tuple[int, ...] = ()  # descriptors of .venv.lock, which a step holds as well
+        self.in_conflict: dict[str, str] = {}  # of the last step: package -> the constraint that pip could not meet
 
     def python_for(self, extras: Iterable[str]) -> str:
-        """Path of a Python that has the core and these extras of pyproject.toml; installs them at need."""
+        """Path of a Python that has the core and these extras of pyproject.toml; installs them at need.
+
+        Of several processes that ask at the same time one sets up, and the others wait and use what it made.
+        """
         if not self.missing(extras):
             return sys.executable
         if not self.venv_has(extras):
-            self.set_up(set(extras))
+            with locked(self.root / ".venv.lock", self._say_waiting) as self.lock:
+                if not self.venv_has(extras):
+                    self.set_up(set(extras))
         return str(self.venv_python)
+
+    def _say_waiting(self) -> None:
+        say(f"Another course.py is setting up {self.venv.name}; waiting for it")
 
     def missing(self, extras: Iterable[str]) -> list[str]:
         """The requirements of the core and these extras that the running Python's environment does not satisfy."""
@@ -118,14 +117,28 @@ class Environment:
         megabytes = max(DOWNLOAD_MB[e] for e in ["", *extras] if e in DOWNLOAD_MB) + PLAIN_TORCH_MB * fetch_torch
         what = f"{'torch, ' if fetch_torch else ''}{'Jupyter and the rest' if extras else 'NumPy'}"
         size = f"{megabytes / 1000:.0f} GB" if megabytes > 1000 else f"{megabytes} MB"
-        wanted = ["-c", "constraints.txt", "-e", self._target(extras)]
-        self._step(f"{what}, up to {size} to download", self._pip(*wanted))
+        what, pins = f"{what}, up to {size} to download", "constraints.txt"
+        while not self._step(what, self._pip("-c", pins, "-e", self._target(extras)), may_conflict=True):
+            pins = self._loosened(pins)
+
+    def _loosened(self, pins: str) -> str:
+        """Path of a copy of the file `pins` without the lines that the user's own constraints exclude."""
+        text, there = (self.root / pins).read_text(encoding="utf-8"), where_set(str(self.venv_python))
+        looser = without(text, set(self.in_conflict))
+        if looser == text or not there:  # what is excluded is not our choice of a version but what the course needs
+            reason = explain_conflict(self.in_conflict, there, self.requirements(["dev"]))
+            raise UserError(f"{reason} (log: {self.log})")
+        say(f"  trying other versions of {', '.join(self.in_conflict)}, which your pip's constraints allow")
+        copy = self.venv / "constraints.txt"
+        copy.write_text(looser, encoding="utf-8")
+        return str(copy)
 
     def _cpu_torch(self) -> bool:
         """True if torch's CPU build was had: from wherever pip looks anyway, else from PyTorch's own index.
 
         In this order: a mirror, a cache or a wheel on disk may be all there is, and an index that cannot be reached
-        costs pip minutes of retries, package by package.
+        costs pip minutes of retries, package by package. Where the user's own constraints exclude the tested version,
+        PyTorch's index is asked for the newest that they allow.
         """
         pin = re.search(r"^torch==(\S+)", (self.root / "constraints.txt").read_text(encoding="utf-8"), re.M)[1]
         what, want = f"torch {pin}, CPU build, {CPU_TORCH_MB} MB", f"torch=={pin}+cpu"
@@ -136,19 +149,30 @@ class Environment:
         except OSError:
             say("  PyTorch's CPU index cannot be reached: torch comes with CUDA libraries, which are not needed here")
             return False
-        return self._step(f"{what}, from pytorch.org", self._pip(want, "--extra-index-url", CPU_INDEX), may_lack=True)
+        if self._step(f"{what}, from pytorch.org", self._pip(want, "--extra-index-url", CPU_INDEX), may_lack=True):
+            return True
+        if "torch" not in self.in_conflict:
+            return False
+        (any_version,) = (line for line in self.requirements(["lab"]) if line.startswith("torch>"))
+        what = "torch, CPU build, in a version that your pip's constraints allow, from pytorch.org"
+        return self._step(what, self._pip(any_version, "--index-url", CPU_INDEX), may_lack=True)
 
     def _pip(self, *arguments: str) -> list[str]:
         return [str(self.venv_python), "-m", "pip", "install", *arguments]
 
-    def _step(self, what: str, command: list[str], may_lack: bool = False) -> bool:
-        """Run a command into the log while showing that time passes. False: what was asked for is not on offer."""
+    def _step(self, what: str, command: list[str], may_lack: bool = False, may_conflict: bool = False) -> bool:
+        """Run a command into the log while showing that time passes.
+
+        False: what was asked for is not on offer (`may_lack`), or the user's own pip constraints exclude it (either
+        flag; `self.in_conflict` names them). Any other failure raises UserError.
+        """
         line, settings = Progress(what), PIP_SETTINGS | os.environ
         with open(self.log, "ab") as log:
             start = log.tell()
             child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.root, env=settings
-            )
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.root, env=settings,
+                pass_fds=self.lock,
+            )  # fmt: skip
             try:
                 while child.poll() is None:
                     try:
@@ -165,7 +189,10 @@ class Environment:
         text = self.log.read_bytes()[start:].decode("utf-8", "replace")
         if shutil.disk_usage(self.root).free < 2**20:  # then the log could not be written either
             text = "No space left on device"
-        reason = explain(text)
+        reason, self.in_conflict = explain(text), conflicts(text)
+        if self.in_conflict and (may_lack or may_conflict):
+            line.end("not to be had under its constraints")
+            return False
         if may_lack and reason.startswith("nothing"):
             line.end("it does not")
             return False
@@ -229,15 +256,3 @@ def is_satisfied(requirement: str) -> bool:
 
 def has_nvidia_gpu() -> bool:
     return bool(shutil.which("nvidia-smi")) or os.path.exists("/proc/driver/nvidia/version")
-
-
-def explain(text: str) -> str:
-    """One line that says why something with this output failed, and what to do."""
-    for pattern, remedy in REMEDIES.items():
-        if re.search(pattern, text):
-            return remedy
-    here = f"Python {sys.version_info[0]}.{sys.version_info[1]} on this system"
-    if absent := re.search(r"No matching distribution found for (\S+)", text):
-        return f"nothing that fits {absent[1]} is on offer for {here}. Try Python 3.11"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"it failed, and the last thing said was: {lines[-1] if lines else 'nothing'}"

@@ -105,6 +105,11 @@ def source(cell: dict) -> str:
     return "".join(map(str, text)) if isinstance(text, list) else str(text)
 
 
+def set_source(cell: dict, text: str) -> None:
+    """Put `text` into the cell, as a list of lines if that is how its text was kept."""
+    cell["source"] = text.splitlines(keepends=True) if isinstance(cell.get("source"), list) else text
+
+
 def label(cell: dict) -> str:
     """How a cell is named to its owner: by its first telling line."""
     lines = [line.strip() for line in source(cell).splitlines() if line.strip()]

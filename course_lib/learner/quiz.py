@@ -1,7 +1,7 @@
 """The questions at the end of a notebook: an accessible widget, or plain text where there is none.
 
 A right answer stays hidden until the learner has committed to one. The first answer counts; it is kept locally
-(progress.py) and graded by nobody.
+(progress.py) and is not graded.
 """
 
 import json

@@ -18,7 +18,7 @@ LOOKS = (  # decodes, then each prompt: colour and hatching differ
 
 
 def plan_unchecked(requests: Sequence[Request], *, max_num_batched_tokens: int, max_chunk: int, max_num_seqs: int):
-    """The lesson's first scheduler: a decode for everybody, then prompts from what is left, which may be below 0."""
+    """The first scheduler of the lesson: a decode for each running request, prompts from the rest, even if below 0."""
     left, chunks = max_num_batched_tokens, []
     for r in requests:
         if r.decoding:

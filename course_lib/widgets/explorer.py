@@ -1,8 +1,7 @@
 """Controls over a picture, behind one call: explore(build, update, name=Slider(...), ...).
 
 The figure and its artists are made once and reused: a control moves them, and the figure is drawn to a PNG that an
-image widget shows. That works the same in JupyterLab, in Colab (ipywidgets 7.7.1) and without any widget. A faster
-view can take the place of this one without a change in a notebook.
+image widget shows. That works the same in JupyterLab, in Colab (ipywidgets 7.7.1) and without any widget.
 """
 
 import io
@@ -10,6 +9,24 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+# JupyterLab's shortcuts are single keys where a cell is selected: `d d` on a focused slider would delete the explorer's
+# cell, `a` would insert one above. JupyterLab itself takes no shortcut from an element that has this attribute, so each
+# key that is pressed in an explorer sets it there, except for those that only leave or run the cell. The event itself
+# goes on as it was: arrow keys move the slider. Elsewhere than in JupyterLab the attribute means nothing.
+EXPLORER_CLASS = "chunked-prefill-explorer"
+KEYS_STAY = """
+if (!window.chunkedPrefillKeysStay) {
+  window.chunkedPrefillKeysStay = true;
+  window.addEventListener("keydown", (event) => {
+    const at = event.target;
+    if (!at.closest || !at.closest(".EXPLORER_CLASS")) return;
+    const runs = event.key === "Enter" && event.shiftKey;
+    const passes = runs || event.key === "Escape" || event.ctrlKey || event.altKey || event.metaKey;
+    at.toggleAttribute("data-lm-suppress-shortcuts", !passes);
+  }, true);
+}
+""".replace("EXPLORER_CLASS", EXPLORER_CLASS)
 
 
 @dataclass(frozen=True)
@@ -89,7 +106,11 @@ class Explorer:
         from IPython.display import display
 
         view = None if "COURSE_GRADING" in os.environ else self.widget()
-        display(self._repr_mimebundle_(), raw=True) if view is None else display(view)
+        if view is None:
+            display(self._repr_mimebundle_(), raw=True)
+        else:
+            display({"application/javascript": KEYS_STAY, "text/plain": ""}, raw=True)
+            display(view)
 
     def widget(self):
         """The controls over the picture as an ipywidgets box; None where ipywidgets is not installed."""
@@ -107,7 +128,7 @@ class Explorer:
 
         for control in inputs.values():
             control.observe(moved, names="value")
-        return w.VBox([*inputs.values(), image, sentence])
+        return w.VBox([*inputs.values(), image, sentence], _dom_classes=[EXPLORER_CLASS])
 
 
 def explore(build: Callable, update: Callable, *, size: tuple[float, float] = (9, 4.5), **controls) -> Explorer:

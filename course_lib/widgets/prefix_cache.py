@@ -19,7 +19,7 @@ PROMPTS = (
 
 @dataclass(frozen=True)
 class Moment:
-    """After a request was admitted and computed; `tables` of those that run, the newest last."""
+    """After a request was admitted and computed; `tables` of the running requests, the newest last."""
 
     contents: dict  # block -> the beginning that it holds and is found by
     refs: tuple
@@ -108,7 +108,7 @@ def update(artists, request: int, blocks: int, order: str) -> str:
         for text, words in zip(texts, said):
             text.set_text(words)
     free = ", ".join(map(str, moment.free)) or "none"
-    artists["free"].set_text(f"free, the next to be lent first: {free}")
+    artists["free"].set_text(f"free, the next to be allocated first: {free}")
     tables = "\n".join(f"block table of {prompt}: {list(table)}" for prompt, table in moment.tables)
     artists["tables"].set_text(tables)
     prompt, _ = moment.tables[-1]

@@ -1,4 +1,4 @@
-"""The trade of a chunk size, as a picture: waits of those who stream against what the prompts get."""
+"""The trade of a chunk size, as a picture: waits of the streaming users against what the prompts get."""
 
 SHOWN = (("p99_itl_us", "P99", "o", "-", "#0072b2"), ("worst_itl_us", "max", "s", "--", "#d55e00"))
 
