@@ -5,9 +5,8 @@ import importlib.util
 import numpy as np
 import pytest
 
-_no_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-LIBRARIES = ["numpy", pytest.param("torch", marks=_no_torch)]
-needs_torch = _no_torch
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+LIBRARIES = ["numpy", pytest.param("torch", marks=needs_torch)]
 
 
 def array_of(library: str, x):

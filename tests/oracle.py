@@ -35,7 +35,7 @@ class OraclePool:
 
     def slot(self, block_table, position: int) -> int:
         block = block_table[position // self.block_size]  # IndexError: past the table
-        assert block > 0, "the null block was lent"
+        assert block > 0, "the null block was allocated"
         return block * self.block_size + position % self.block_size
 
 
@@ -52,7 +52,7 @@ class OracleModel:
         return OraclePool(num_blocks, block_size)
 
     def forward(self, chunks, pool, wiring):
-        """As Model.forward: all chunks write before anybody reads, as each layer of a real model does."""
+        """As Model.forward: all chunks write before any of them reads, as each layer of a real model does."""
         fail, self.fail = self.fail, None
         self.tables = [list(chunk.block_table) for chunk in chunks]
         self.watch(chunks)

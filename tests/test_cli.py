@@ -2,13 +2,11 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from starting import ROOT
 
 from course_lib.cli import Parser, UserError, not_negative, positive, run_command
-
-ROOT = Path(__file__).parents[1]
 
 
 def raises(error):

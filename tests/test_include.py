@@ -2,13 +2,11 @@
 
 import ast
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 from small_course import FIXTURES, HALF, SETUP, TYPED, make_root
+from starting import run_python
 
 from autograder.build import ROOT
 from autograder.include import answer_of
@@ -62,14 +60,9 @@ def test_an_answer_that_returns_nothing_never_reaches_the_reminder(tmp_path):
 
 
 def test_lines_around_a_typed_hole_stay(tmp_path):
-    text = (
-        SETUP
-        + HALF
-        + TYPED.replace("def grow", "START = 0\n\n\ndef grow").replace(
-            "### END SOLUTION\n", "### END SOLUTION\n\n\nGROWN = START + 1\n"
-        )
-    )
-    stub = answer(tmp_path, text, "grow").stub()
+    typed = TYPED.replace("def grow", "START = 0\n\n\ndef grow")
+    typed = typed.replace("### END SOLUTION\n", "### END SOLUTION\n\n\nGROWN = START + 1\n")
+    stub = answer(tmp_path, SETUP + HALF + typed, "grow").stub()
     assert stub.startswith("START = 0\n\n\ndef grow") and stub.endswith("\n\n\nGROWN = START + 1")
     assert "    last = 1\n    raise NotImplementedError(" in stub and "append(last)" not in stub
 
@@ -154,14 +147,7 @@ def test_every_answer_of_the_course_runs_alone_and_its_stub_raises(course_answer
         (c.solution, a.solved(), a.stub(), f"Exercise {c.exercise}: write {c.solution}, then run this cell again.")
         for c, a in course_answers
     ]
-    run = subprocess.run(
-        [sys.executable, "-c", RUN_ALONE],
-        input=json.dumps(cells),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    run = run_python("-c", RUN_ALONE, input=json.dumps(cells))
     assert run.returncode == 0, run.stderr
 
 
