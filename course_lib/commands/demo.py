@@ -172,7 +172,7 @@ def tell_costs(result: dict) -> None:
     row("time to the first token", "300 tokens", "8,192 tokens")
     for name, times in ttft.items():
         row(f"  {name}", *map(ms, times.values()))
-    print("   Whole prompts freeze everybody who streams. In chunks nobody waits long; the long prompt pays for it.")
+    print("   Whole prompts freeze every user who streams. In chunks no user waits long; the long prompt pays for it.")
 
     print("\n4. Which chunk? Modelled: the setting of part 2 for each size.")
     row("chunk", "longest wait", "first token", "prompt tok/s")
