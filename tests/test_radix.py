@@ -325,8 +325,10 @@ def test_a_long_match_looks_at_each_token_a_few_times(size):
         "lower.blocks = lower.blocks[:-1]",
         "lower.tokens = lower.tokens[:-1]",
         "lower.tokens = (8, *lower.tokens[1:])",
-        "lower.tokens = lower.blocks = ()",
-        "tree._root.tokens, tree._root.blocks = (1, 2), (90,)",
+        "upper.blocks, lower.blocks = (10, 11, 12), (13,)",
+        "lower.tokens = lower.blocks = (); tree._held -= {12, 13}; tree.protected -= 4; "
+        "lower.edge = (), (); upper.children[lower.edge] = upper.children.pop(((), (4, 5)))",
+        "tree._root.tokens, tree._root.blocks = (1, 2), (90,); tree._held.add(90); tree.protected += 2",
         "lower.blocks = (*upper.blocks[:1], *lower.blocks[1:])",
         "lower.blocks = (*lower.blocks[:-1], 90)",
         "tree._held.discard(13); lower.blocks = (12, 12)",
@@ -336,6 +338,7 @@ def test_a_long_match_looks_at_each_token_a_few_times(size):
         "upper.children[(), (8, 8)] = upper.children.pop(lower.edge)",
         "lower.edge = (), (8, 8); upper.children[lower.edge] = upper.children.pop(((), (4, 5)))",
         "lower.edge = SALT, (4, 5); upper.children[lower.edge] = upper.children.pop(((), (4, 5)))",
+        "lower.edge = (), (8, 8)",
         "lower.parent = tree._root",
         "lower.children[upper.edge], upper.parent = upper, lower",  # a cycle
         "lower.lock += 1",
