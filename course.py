@@ -34,6 +34,7 @@ from course_lib.learner.pip_says import explain
 ROOT = Path(__file__).resolve().parent
 NOTEBOOKS, WORK, BENCH = ROOT / "notebooks", ROOT / "work", ROOT / "tests" / "bench"
 HERE = Environment(ROOT)
+LEARN = ["lab", "serve"]  # what notebooks need; 09 starts the server
 ROOT_FLAGS = ("--allow-root", "--ServerApp.allow_root")  # JupyterLab's own two names for it
 
 
@@ -44,7 +45,7 @@ def demo(arguments):
 def lab(arguments):
     if not any(NOTEBOOKS.glob("*.ipynb")):
         raise UserError("there are no notebooks in %s; `python -m autograder build` makes them" % NOTEBOOKS)
-    python = HERE.python_for(["lab"])
+    python = HERE.python_for(LEARN)
     older = []
     for source in sorted(NOTEBOOKS.rglob("*")):
         target = WORK / source.relative_to(NOTEBOOKS)
@@ -85,17 +86,17 @@ def bench(arguments):
     there = sorted(path.stem for path in BENCH.glob("[a-z]*.py"))
     if not arguments or arguments[0] not in there:
         raise UserError("bench wants one of these names: %s" % (", ".join(there) or "(there are none)"))
-    return run(HERE.python_for(["lab"]), [str(BENCH / (arguments[0] + ".py"))] + arguments[1:])
+    return run(HERE.python_for(LEARN), [str(BENCH / (arguments[0] + ".py"))] + arguments[1:])
 
 
 def doctor(arguments):
     """Installs nothing: it is asked when something is wrong. A notebook's path counts from where the user is."""
-    python = str(HERE.venv_python) if HERE.missing(["lab"]) and HERE.venv_python.exists() else sys.executable
+    python = str(HERE.venv_python) if HERE.missing(LEARN) and HERE.venv_python.exists() else sys.executable
     return run(python, ["-m", "course_lib", "doctor"] + arguments, folder=Path.cwd())
 
 
 def check(arguments):
-    python = HERE.python_for(["lab"])
+    python = HERE.python_for(LEARN)
     prefill = ["prefill", "--prompt-len", "200", "--chunk", "1,7,64,ragged", "--hit", "48", "--backend"]
     items = [("environment", ["doctor"])]
     for backend in ("numpy", "torch"):

@@ -25,7 +25,7 @@ class Engine:
                              max_num_batched_tokens if that is less
     profile                  a name in schedule.profiles.PROFILES
     enable_prefix_caching, enable_chunked_prefill     as in vLLM
-    plan_step, mask, positions, prefix_cache          your functions and your class, which run in place of
+    plan_step, mask, positions, prefix_cache          your functions, and an object of your class, in place of
                              schedule.plan.plan_step, attention.mask.chunk_attention_mask, positions.positions and
                              cache.prefix.PrefixIndex
     refuse_stuck             False: accept requests that can never run, to show starvation
@@ -72,10 +72,10 @@ class Engine:
             raise ValueError(f"salt is {salt!r:.40}, expected a text.")
         if bad := [token for token in ids if not 0 <= token < self.model.config.vocab_size]:
             raise ValueError(f"token id {bad[0]} is not in the vocabulary 0 .. {self.model.config.vocab_size - 1}.")
-        if len(ids) + max_tokens - 1 > self.model.max_tokens:
+        if len(ids) + max_tokens - 1 > self.model.max_model_len:
             raise ValueError(
                 f"{len(ids)} tokens and {max_tokens} more can never finish: the model, in {self.model.arith.name} "
-                f"arithmetic, attends over {self.model.max_tokens} tokens at most."
+                f"arithmetic, attends over {self.model.max_model_len} tokens at most."
             )
         if not 0 <= temperature < float("inf"):
             raise ValueError(f"temperature={temperature}; give 0 for greedy, or a positive number.")

@@ -29,7 +29,7 @@ class ChunkInput:
     start: int
     block_table: Sequence[int]
     cached: int = 0  # of `start`, how many tokens came from the prefix cache
-    wants_logits: bool = False  # of its last token: true for the chunk that ends the prompt, and for decodes
+    wants_logits: bool = False  # of its last token: true when the chunk ends at the request's newest token
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,9 @@ class Wiring:
     write_slots(slots, start)          the slots in which the new tokens are stored, instead of `slots[start:]`
     read_slots(slots, cached)          the slots that attention reads instead of `slots`
 
-    `slots` are those of the request's tokens 0, 1, ... in order. Slot 0 is free for writes that must
-    go nowhere: prefill keeps block 0 out of every table (the null block, as in vLLM).
+    `slots` are those of the request's tokens 0, 1, ... in order. Slot 0 is free for writes that must go nowhere:
+    block 0 (the null block, as in vLLM) is in no block table. The mask decides what attention reads, and never where
+    K and V are written; where it is None, each kernel applies the causal rule of attention.mask by itself.
     """
 
     mask: Callable | None = None
@@ -78,7 +79,7 @@ class Model:
         self._rope = RopeTable(config.head_dim, config.rope_theta, self.embedding)
 
     @property
-    def max_tokens(self) -> int:
+    def max_model_len(self) -> int:
         """Tokens of one request at most: what the arithmetic's bounds and the RoPE table cover."""
         return MAX_KEYS if self.arith.name == "exact" else int(MAX_ANGLE)
 
@@ -95,7 +96,7 @@ class Model:
         )  # fmt: skip
 
     def forward(self, chunks: Sequence[ChunkInput], pool: KVPool, wiring: Wiring = RIGHT):
-        """Compute the chunks' tokens: write their K and V into the pool, in every layer, before any attention reads.
+        """Compute the chunks' tokens. In each layer their K and V are written to the pool before attention reads it.
 
         returns   logits [chunks that want them, vocab_size] of each such chunk's last token, in batch order
 
@@ -174,7 +175,7 @@ class Model:
         return self.arith.rms_norm(x, gain, self.config.rms_norm_eps)
 
 
-def attend_paged(q, pool, layer: int, read_slots: Sequence, starts: Sequence[int], masks: Sequence, backend: str):
+def attend_paged(q, pool, layer: int, read_slots: Sequence, starts: Sequence[int], masks: Sequence, arith: str):
     """Attention for several requests' chunks at once.
 
     q            [tokens, q_heads, head_dim]   the chunks' queries, one chunk after another
@@ -182,18 +183,18 @@ def attend_paged(q, pool, layer: int, read_slots: Sequence, starts: Sequence[int
     read_slots   per chunk: slots of its request's tokens 0 .. stop - 1, in token order
     starts       per chunk: position of its first token
     masks        per chunk: a bool mask [chunk_len, stop], or None for causal
-    backend      a name in ATTEND
+    arith        the arithmetic's name, a key of ATTEND
     returns      [tokens, q_heads, head_dim]
 
     Reads the tokens before `stop` only: the rest of the last block is never touched.
     """
-    if backend not in ATTEND:
-        raise ValueError(f"no attention backend {backend!r}; there are {sorted(ATTEND)}.")
+    if arith not in ATTEND:
+        raise ValueError(f"no attention in arithmetic {arith!r}; there are {sorted(ATTEND)}.")
     outputs, row = [], 0
     for slots, start, mask in zip(read_slots, starts, masks):
         chunk_len = len(slots) - start
         k, v = pool.gather(layer, slots)
-        outputs.append(ATTEND[backend](q[row : row + chunk_len], k, v, start, mask))
+        outputs.append(ATTEND[arith](q[row : row + chunk_len], k, v, start, mask))
         row += chunk_len
     return namespace(q).concatenate(outputs)
 

@@ -43,7 +43,7 @@ class OracleModel:
     """fail: None, or "before" or "after" its writes, for the next forward only."""
 
     def __init__(self, vocab_size: int):
-        self.config, self.max_tokens = SimpleNamespace(vocab_size=vocab_size), 10**6
+        self.config, self.max_model_len = SimpleNamespace(vocab_size=vocab_size), 10**6
         self.fail: str | None = None
         self.tables: list[list[int]] = []  # block tables of the last forward, in batch order
         self.watch = lambda chunks: None  # called with the chunks of every forward

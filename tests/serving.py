@@ -65,7 +65,7 @@ class RunningServer:
 @contextmanager
 def running(engine: Engine, *, texts=None, model: str = "tiny", client_timeout: float = 30, trace=None, **limits):
     """A RunningServer around `engine`; at the end it is stopped, and all its blocks are free."""
-    longest = min(engine.model.max_tokens, engine.pool.block_size * (engine.pool.num_blocks - 1))
+    longest = min(engine.model.max_model_len, engine.pool.block_size * (engine.pool.num_blocks - 1))
     given = {"max_body": 2**16, "max_model_len": longest, "max_tokens": longest, "max_requests": 64} | limits
     texts = texts or ByteTexts(engine.model.config.vocab_size)
     service = Service(EngineLoop(engine, trace), texts, Limits(**given), model)

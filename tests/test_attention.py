@@ -275,7 +275,7 @@ def test_a_request_reads_its_own_keys_through_its_block_table_and_nobody_elses(l
 
 def test_an_attention_that_does_not_exist_is_refused_by_name():
     pool = KVPool(empty_of("numpy"), 1, 1, 4, 2, HEAD_DIM)
-    with pytest.raises(ValueError, match=r"no attention backend 'flash'; there are \['exact', 'plain', 'tile'\]"):
+    with pytest.raises(ValueError, match=r"no attention in arithmetic 'flash'; there are \['exact', 'plain', 'tile'\]"):
         attend_paged(np.zeros((1, 2, HEAD_DIM), np.float32), pool, 0, [np.array([0])], [0], [None], "flash")
 
 

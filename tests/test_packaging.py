@@ -93,7 +93,7 @@ def test_every_folder_with_modules_is_a_package():
 def test_conda_has_no_list_of_its_own():
     text = read("environment.yml")
     assert re.findall(r"^ +- (.*)$", text, re.MULTILINE) == [
-        "conda-forge", "python=3.11", "pip", "pip:", "-e .[lab,grade]",
+        "conda-forge", "python=3.11", "pip", "pip:", "-e .[lab,grade,serve]",
     ]  # fmt: skip
 
 
@@ -160,3 +160,16 @@ def test_importing_what_course_py_needs_imports_no_package():
     script = "import sys, course; print(sorted({'numpy', 'torch', 'pytest', 'nbformat'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.strip() == "[]", done
+
+
+def test_every_path_that_the_contributors_page_names_exists():
+    text = read("docs/CONTRIBUTING.md")
+    named = set(re.findall(r"`([\w./]+/[\w./]*|\w+\.(?:py|json))`", text))
+    assert len(named) > 30
+    places = (ROOT, ROOT / "course_lib", ROOT / "course_lib" / "assets")
+    absent = [
+        name
+        for name in sorted(named)
+        if not re.search(r"\bNN_|nbNN|NAME", name) and not any((place / name).exists() for place in places)
+    ]
+    assert not absent

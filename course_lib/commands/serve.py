@@ -151,15 +151,16 @@ def _limits(args, engine: Engine) -> Limits:
     UserError when a request within those limits could never be served.
     """
     scheduler = engine.scheduler
-    longest = min(engine.model.max_tokens, args.num_blocks * args.block_size)
+    longest = min(engine.model.max_model_len, args.num_blocks * args.block_size)
     if not scheduler.profile.chunks_prompts:
         longest = min(longest, scheduler.max_num_batched_tokens)
     longest = args.max_model_len or longest
     if longest < 2:
         raise UserError(f"a prompt and its answer are 2 tokens at least, and there is room for {longest}.")
     worst = Request(0, [0] * (longest - 1), max_tokens=1)
-    if longest > engine.model.max_tokens:
-        raise UserError(f"--max-model-len {longest}: this model and arithmetic hold {engine.model.max_tokens} tokens.")
+    if longest > engine.model.max_model_len:
+        most = engine.model.max_model_len
+        raise UserError(f"--max-model-len {longest}: this model and arithmetic hold {most} tokens.")
     if reason := why_never(worst, scheduler):
         raise UserError(f"a request of {longest} tokens could never finish: {reason}")
     return Limits(
