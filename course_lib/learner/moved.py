@@ -49,7 +49,6 @@ MODULES = {
 NAMES = {
     ("course_lib.cache.prefix", "PrefixCache"): ("course_lib.cache.prefix", "PrefixIndex"),
     ("course_lib.cache.radix", "RadixTree"): ("course_lib.cache.radix", "RadixCache"),
-    ("course_lib.capstone", "SEATS"): ("course_lib.lessons.nb09_capstone", "MAX_NUM_SEQS"),
     ("course_lib.environment", "explain"): ("course_lib.learner.pip_says", "explain"),
     ("course_lib.walkthrough", "Setting"): ("course_lib.commands.walkthrough", "Knobs"),
     ("course_lib.weights", "converter"): ("course_lib.weights.build", "converter"),
