@@ -44,7 +44,8 @@ def model_and_reference(request):
     return model, one_pass(model, IDS)
 
 
-@pytest.mark.parametrize("size", [size for size in SIZES if size > 1])
+# Sizes below 16 take a hundred steps and more; of a shorter prompt `test_any_cut...` below draws them, in every run.
+@pytest.mark.parametrize("size", [pytest.param(n, marks=[pytest.mark.slow] * (n < 16)) for n in SIZES if n > 1])
 def test_a_prompt_in_chunks_leaves_the_bits_of_one_pass(model_and_reference, size):
     model, reference = model_and_reference
     assert prefill(model, IDS, cut(LENGTH, size)).sha256() == reference.sha256()

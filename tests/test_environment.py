@@ -254,11 +254,13 @@ def constrained(copy, laptop, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "cpu_builds", "torch"),
     [
-        ("torch<=2.14.1", (), ["2.13.0"]),  # excludes nothing: the tested version, from wherever it is
-        ("torch<=2.14.1", ("2.13.0+cpu",), ["2.13.0+cpu", "2.13.0"]),  # (nothing is installed in between here)
-        ("torch==2.11.0", (), ["2.11.0"]),
+        # excludes nothing: the tested version, from wherever it is
+        pytest.param("torch<=2.14.1", (), ["2.13.0"], marks=pytest.mark.slow),
+        # (nothing is installed in between here)
+        pytest.param("torch<=2.14.1", ("2.13.0+cpu",), ["2.13.0+cpu", "2.13.0"], marks=pytest.mark.slow),
+        pytest.param("torch==2.11.0", (), ["2.11.0"], marks=pytest.mark.slow),
         ("torch==2.11.0", ("2.11.0+cpu", "2.13.0+cpu"), ["2.11.0+cpu", "2.11.0"]),
-        ("torch<2.12\nnumpy<2.4", (), ["2.11.0"]),
+        pytest.param("torch<2.12\nnumpy<2.4", (), ["2.11.0"], marks=pytest.mark.slow),
     ],
 )
 def test_a_constraint_of_the_users_pip_that_the_course_can_live_with_is_obeyed(constrained, line, cpu_builds, torch):
@@ -274,7 +276,7 @@ def test_a_constraint_of_the_users_pip_that_the_course_can_live_with_is_obeyed(c
         assert {re.match(r"\w+", pin)[0] for pin in left_out} == {re.match(r"\w+", one)[0] for one in line.split("\n")}
 
 
-@pytest.mark.parametrize("by", ["PIP_CONSTRAINT", "pip.conf"])
+@pytest.mark.parametrize("by", [pytest.param("PIP_CONSTRAINT", marks=pytest.mark.slow), "pip.conf"])
 def test_a_constraint_that_excludes_what_the_course_needs_is_named(constrained, tmp_path, by, monkeypatch):
     here = constrained("torch<2.6", by=by)
     with pytest.raises(UserError) as refused:

@@ -1,6 +1,7 @@
 """Every known fault leaves its own KV, shows where it should, and is told by name."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -47,10 +48,26 @@ PATTERNS = {
 }
 
 
-@pytest.fixture(scope="module", params=WAYS, ids="-".join)
-def scenario(request):
-    backend, arith, dtype = request.param
+@functools.cache
+def scenario_in(way):
+    backend, arith, dtype = way
     return Scenario(seeded_model(backend=backend, arith=arith, dtype=dtype), IDS, SIZES, HIT, 16)
+
+
+@functools.cache
+def run_with(way, name):
+    """The scenario with one fault: its KV serves every test."""
+    return scenario_in(way).run(FAULTS[name])
+
+
+@pytest.fixture(params=WAYS, ids="-".join)
+def way(request):
+    return request.param
+
+
+@pytest.fixture
+def scenario(way):
+    return scenario_in(way)
 
 
 def test_without_a_fault_the_scenario_leaves_the_right_bits(scenario):
@@ -63,9 +80,9 @@ def test_the_table_of_patterns_names_every_fault():
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_a_fault_shows_where_its_pattern_says(scenario, name):
+def test_a_fault_shows_where_its_pattern_says(way, scenario, name):
     place, k_may_differ, v_may_differ, word = PATTERNS[name]
-    run = scenario.run(FAULTS[name])
+    run = run_with(way, name)
     d = first_divergence(right(scenario), run)
     assert (d.layer, d.tensor, d.position) == place
     assert set(np.flatnonzero(d.where[0, 0]).tolist()) <= k_may_differ
@@ -75,9 +92,10 @@ def test_a_fault_shows_where_its_pattern_says(scenario, name):
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_replaying_the_known_faults_names_the_one_that_was_made(scenario, name):
+@pytest.mark.parametrize("way", [WAYS[0], *(pytest.param(w, marks=pytest.mark.slow) for w in WAYS[1:])], ids="-".join)
+def test_replaying_the_known_faults_names_the_one_that_was_made(way, name):
     twins = {"positions off by one", "positions from 1"}  # the same thing where a hit comes first
-    assert set(replay(scenario, scenario.run(FAULTS[name]))) == (twins if name in twins else {name})
+    assert set(replay(scenario_in(way), run_with(way, name))) == (twins if name in twins else {name})
 
 
 def test_a_right_cache_matches_no_fault(scenario):
@@ -91,8 +109,8 @@ def test_another_kernel_is_named_as_rounding_and_not_as_a_mistake(scenario):
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_no_logic_fault_passes_for_rounding(scenario, name):
-    run = scenario.run(FAULTS[name])
+def test_no_logic_fault_passes_for_rounding(way, scenario, name):
+    run = run_with(way, name)
     assert "rounding" not in explain(first_divergence(right(scenario), run), run.dtype, SIZES, HIT, 16)
 
 

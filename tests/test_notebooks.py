@@ -48,7 +48,8 @@ def test_the_solution_runs_from_start_to_end_and_passes_its_hidden_checks(stem, 
     assert stderr == [], "nbgrader counts what goes to stderr as a failure"
 
 
-@every_notebook
+# Up to its first hole a learner's notebook is the solution's, which runs above, and test_include.py runs every stub.
+@pytest.mark.parametrize("stem", [pytest.param(s, marks=[pytest.mark.slow] * (s != "02_mask")) for s in LESSONS])
 def test_the_learners_notebook_stops_at_its_first_hole_and_names_the_exercise(stem, tmp_path):
     lesson = LESSONS[stem]
     first = next(cell for cell in lesson.cells if cell.solution)
