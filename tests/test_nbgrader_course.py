@@ -21,7 +21,8 @@ from autograder.source import read_lessons
 pytestmark = pytest.mark.xdist_group("nbgrader")  # one course serves them all
 GRADED = ("01_divisible",)  # in every run: it has a class to write, and functions
 SLOWLY = (  # and these with --all
-    "00_freeze", "02_mask", "03_positions", "04_bits", "05_budget", "06_tradeoff", "07_prefix_cache", "08_both", "09_production",
+    "00_freeze", "02_mask", "03_positions", "04_bits", "05_budget", "06_tradeoff", "07_prefix_cache", "08_both",
+    "09_production",
 )  # fmt: skip
 STUB_LINE = "# Your code goes here, in place of the next line."
 
