@@ -9,10 +9,10 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
+from starting import ROOT
 
 from course_lib.engine import Engine
 from course_lib.serve.app import Service, make_app
@@ -21,8 +21,6 @@ from course_lib.serve.listen import bind, make_server, url
 from course_lib.serve.protocol import Limits
 from course_lib.serve.texts import ByteTexts
 from course_lib.weights import seeded_model
-
-ROOT = Path(__file__).parents[1]
 
 # A test file that imports this one is skipped where they are not installed.
 httpx, openai, *_ = map(pytest.importorskip, ("httpx", "openai", "starlette", "uvicorn"))

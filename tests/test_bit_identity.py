@@ -1,14 +1,12 @@
 """The claim of the course: K, V and logits keep their bits however a prompt is cut, and whatever shares the batch."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starting import run_python
 
 from course_lib.attention.mask import chunk_attention_mask
 from course_lib.model_config import ModelConfig
@@ -146,8 +144,8 @@ def test_bits_hold_within_one_and_two_threads_in_a_fresh_process(threads):
         "    out['-'.join(way)] = [h['k'] + h['v'] + h['logits'] for h in hashes]\n"
         "print(json.dumps(out))\n"
     )
-    env = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=300)
+    env = {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    done = run_python("-c", program, env=env, timeout=300)
     assert done.returncode == 0, done.stderr
     out = json.loads(done.stdout)
     assert all(len(set(hashes)) == 1 for hashes in out.values()), out

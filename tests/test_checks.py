@@ -4,13 +4,12 @@ import functools
 import importlib
 import inspect
 import pickle
-import subprocess
 import sys
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
+from starting import ROOT, run_python
 
 from autograder import check
 from autograder.answers import perform
@@ -21,7 +20,6 @@ from autograder.exercises import EXERCISES, nb03_check, nb03_check_answers
 from course_lib.attention.mask import chunk_attention_mask
 from course_lib.positions import rope_cos_sin
 
-ROOT = Path(__file__).parents[1]
 SEEDS = (check.PUBLIC_SEED, 0, 2**60 + 5)
 HEAVY = ("prefill", "block_attention", "check_composition", "my_policy")  # some seconds a check: one seed in every run
 ALL = list(EXERCISES.values())
@@ -490,8 +488,8 @@ for exercise in EXERCISES.values():
 unwanted = {"torch", "nbgrader", "jupytext", "nbformat", "matplotlib", "IPython"}
 print(sorted({name.partition(".")[0] for name in sys.modules} & unwanted))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stderr == "" and done.stdout.splitlines()[-1] == "[]"
+    done = run_python("-c", code)
+    assert done.returncode == 0 and done.stderr == "" and done.stdout.splitlines()[-1] == "[]"
 
 
 def test_a_call_that_raised_is_plain_data_too():

@@ -1,11 +1,9 @@
 """Popular claims about chunked prefill that need care: each is asked about by a question of the course."""
 
 import json
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[1]
+from starting import ROOT
 
 # what people say -> the questions whose answer says when it is not so, each with a word that it must contain
 CLAIMS = {

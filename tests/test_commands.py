@@ -3,13 +3,11 @@
 import hashlib
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from libraries import needs_torch
+from starting import ROOT, run_python
 
 from course_lib.__main__ import COMMANDS, main
 from course_lib.cli import UserError
@@ -21,7 +19,6 @@ from course_lib.weights import seeded_model
 from course_lib.weights.huggingface import LAYER_TENSORS, SHARED_TENSORS
 from course_lib.weights.safetensors_file import Tensor, read, write
 
-ROOT = Path(__file__).parents[1]
 CASE = ("--prompt-len", "60", "--hit", "37", "--block-size", "8")
 
 
@@ -266,11 +263,6 @@ def test_a_save_that_fails_after_the_work_does_not_cost_the_answer(command, tmp_
     assert "No space left" in err and len(err.splitlines()) == 1
 
 
-def run_python(script, *argv):
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, text=True, env=environment)
-
-
 WITHOUT_TORCH = """
 import sys
 
@@ -286,19 +278,17 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_without_torch_numpy_works_and_torch_is_one_line():
-    works = run_python(WITHOUT_TORCH, "prefill", *CASE, "--chunk", "7", "--arith", "exact", "--json")
+    works = run_python("-c", WITHOUT_TORCH, "prefill", *CASE, "--chunk", "7", "--arith", "exact", "--json")
     assert (works.returncode, works.stderr) == (0, "")
     assert json.loads(works.stdout)["equal"] is True
-    refusal = run_python(WITHOUT_TORCH, "prefill", *CASE, "--chunk", "7", "--backend", "torch")
+    refusal = run_python("-c", WITHOUT_TORCH, "prefill", *CASE, "--chunk", "7", "--backend", "torch")
     assert (refusal.returncode, refusal.stdout) == (2, "")
     assert "PyTorch, which is not installed" in refusal.stderr and len(refusal.stderr.splitlines()) == 1
 
 
 def test_as_a_program_it_prints_json_alone_and_its_exit_code_is_the_answer():
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "course_lib", "prefill", *CASE, "--chunk", "9", "--json"]
     for more, code in (([], 0), (["--fault", "positions from 1"], 1), (["--hit", "60"], 2)):
-        done = subprocess.run([*command, *more], capture_output=True, text=True, env=environment)
+        done = run_python("-m", "course_lib", "prefill", *CASE, "--chunk", "9", "--json", *more)
         assert done.returncode == code
         assert (json.loads(done.stdout)["equal"] is (code == 0)) if code < 2 else done.stdout == ""
         assert len(done.stderr.splitlines()) == (code == 2)

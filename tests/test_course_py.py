@@ -10,13 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from starting import assert_refused, start
+from starting import ROOT, assert_refused, start
 
 import course
 from course_lib.learner.environment import Environment
-
-ROOT = Path(__file__).parents[1]
-
 
 # ---- before anything is installed
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starting import ROOT
 
 from course_lib.commands import demo
 from course_lib.cost.linear import PRESETS
 
 pytestmark = pytest.mark.xdist_group("demo")  # one run of it serves them all
-ROOT = Path(__file__).parents[1]
 COST = PRESETS["reference"]
 
 

@@ -1,10 +1,10 @@
 """The doctor's report on an environment: what is there, what is broken, what to do."""
 
 import subprocess
-import sys
 import types
 
 import pytest
+from starting import run_python
 
 from course_lib.cli import UserError, run_command
 from course_lib.learner import doctor
@@ -69,7 +69,7 @@ def test_an_old_version_is_named_with_what_is_wanted(monkeypatch):
 
 
 def test_help_shows_an_example():
-    done = subprocess.run([sys.executable, "-m", "course_lib", "doctor", "--help"], capture_output=True, text=True)
+    done = run_python("-m", "course_lib", "doctor", "--help")
     assert done.returncode == 0 and "doctor work/02_mask.ipynb --fix" in done.stdout
 
 

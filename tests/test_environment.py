@@ -13,14 +13,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from starting import assert_refused, start
+from starting import ROOT, assert_refused, start
 
 from course_lib.cli import UserError
 from course_lib.learner.environment import Environment, is_satisfied
 from course_lib.learner.lock import locked
 from course_lib.learner.pip_says import conflicts, explain
 
-ROOT = Path(__file__).parents[1]
 CLOSED_INDEX = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull, "NO_PROXY": "*"}
 
 

@@ -8,10 +8,10 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from starting import ROOT
 
 pytest.importorskip("matplotlib")
 
@@ -19,8 +19,6 @@ from course_lib.attention.mask import chunk_attention_mask
 from course_lib.widgets.explorer import EXPLORER_CLASS, Choice, Slider, Switch, explore
 from course_lib.widgets.mask import RULES, explore_mask, mask_of
 from course_lib.widgets.seams import explore_seams, positions_of
-
-ROOT = Path(__file__).parents[1]
 
 
 def small(calls=None):

@@ -1,14 +1,10 @@
 """Imports point one way: the table, read from the sources, so that an import inside a function counts too."""
 
 import ast
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[1]
+from starting import ROOT, run_python
 
 # room -> the rooms and modules outside it that it may import; a name stands for itself and all inside it.
 # A new room needs a row here: where does it stand? A module with a row of its own may import only what that says.
@@ -118,11 +114,6 @@ def is_in(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-def run(script: str) -> subprocess.CompletedProcess:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, env=environment)
-
-
 BLOCK = """
 import sys
 
@@ -198,7 +189,8 @@ def test_torch_is_imported_only_where_it_is_asked_for():
 
 def test_a_learners_check_needs_neither_nbgrader_nor_jupytext():
     absent = ("nbgrader", "jupytext", "nbformat", "nbconvert", "pytest", "traitlets")
-    done = run(BLOCK.format(absent=absent) + "from autograder import check\nassert not sys.modules.keys() & {'torch'}")
+    script = "from autograder import check\nassert not sys.modules.keys() & {'torch'}"
+    done = run_python("-c", BLOCK.format(absent=absent) + script)
     assert done.returncode == 0, done.stderr
 
 
@@ -209,7 +201,7 @@ def test_the_engine_and_the_demo_need_numpy_alone():
         "torch", "safetensors", "matplotlib", "ipywidgets", "transformers", "nbgrader", "jupytext", "pytest",
         "starlette", "uvicorn", "httptools", "httpx", "openai",
     )  # fmt: skip
-    done = run(BLOCK.format(absent=absent) + script)
+    done = run_python("-c", BLOCK.format(absent=absent) + script)
     assert done.returncode == 0, done.stderr
 
 

@@ -2,13 +2,11 @@
 
 import hashlib
 import inspect
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from libraries import needs_torch
+from starting import ROOT, run_python
 
 from course_lib.cli import UserError
 from course_lib.positions import positions
@@ -16,7 +14,6 @@ from course_lib.prefill import cut, one_pass, prefill
 from course_lib.weights import ledger, load_model, train_ledger
 from course_lib.weights.ledger import DIGITS, FIRST_NAME, NAMES, QUERY, SEPARATOR, VOCABULARY
 
-ROOT = Path(__file__).parents[1]
 COUNTS = {16: 50, 32: 50, 64: 100}  # statements -> prompts
 SETS = {statements: ledger.prompts(count, statements, seed=1) for statements, count in COUNTS.items()}
 
@@ -233,8 +230,7 @@ def test_a_few_steps_lower_the_loss_and_write_a_folder_that_loads(tmp_path, caps
 
 
 def command(*arguments):
-    line = [sys.executable, "-m", "course_lib.weights.train_ledger", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
+    return run_python("-m", "course_lib.weights.train_ledger", *arguments)
 
 
 def test_the_command_has_help_with_an_example():

@@ -6,14 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from starting import ROOT
 
 pytest.importorskip("httptools")
 from odd_server import DONE, OddServer, chat_event, event, proper, says, says_json, text_event, usage_event
 
-ROOT = Path(__file__).parents[1]
 SMALL = ("--users", "2", "--tokens", "8", "--prompt-tokens", "600", "--timeout", "20")
 
 

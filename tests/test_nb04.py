@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
+from starting import ROOT
 
 pytest.importorskip("torch")
 
@@ -19,7 +19,6 @@ from course_lib.arithmetic.selftest import self_test
 from course_lib.lessons.nb04_bits import bit_report, block_attention, tiled_linear
 from course_lib.weights import golden
 
-ROOT = Path(__file__).parents[1]
 HASH = "bd4768eb9c9ce45a4ff83c7e7bbf42a1b2aaa61d37ff2d7922ffe67ee43a52bd"
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 

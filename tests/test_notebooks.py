@@ -4,13 +4,13 @@ import ast
 import contextlib
 import os
 import re
-import subprocess
 import sys
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from starting import run_python
 
 from autograder.build import ROOT, dump, learner_notebook
 from autograder.course import source_notebook
@@ -106,8 +106,7 @@ def test_no_word_is_misspelt_in_what_people_read():
     pytest.importorskip("codespell_lib")
     files = [*sorted((ROOT / "solutions").iterdir()), ROOT / "README.md", ROOT / "course_lib", ROOT / "autograder"]
     known = "arithmetics,fo,te,nd,ue,ans"
-    command = [sys.executable, "-m", "codespell_lib", "--skip", "*.safetensors,golden.json,*.pyc", "-L", known]
-    done = subprocess.run([*command, *map(str, files)], capture_output=True, text=True)
+    done = run_python("-m", "codespell_lib", "--skip", "*.safetensors,golden.json,*.pyc", "-L", known, *files)
     assert done.returncode == 0, done.stdout
 
 

@@ -2,18 +2,15 @@
 
 import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from starting import ROOT, run_python
 
 import course
 from course_lib.learner.environment import Environment
 
-ROOT = Path(__file__).parents[1]
 HERE = Environment(ROOT)
 COLAB = {"torch": "2.11.0", "numpy": "2.1.3", "ipywidgets": "7.7.1"}  # on Python 3.12
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
@@ -114,7 +111,7 @@ def commands(text):
 
 
 def help_of(*arguments):
-    done = subprocess.run([sys.executable, "-m", *arguments, "--help"], capture_output=True, text=True, cwd=ROOT)
+    done = run_python("-m", *arguments, "--help")
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -130,7 +127,7 @@ def test_every_command_in_the_readme_exists():
 
 def test_the_prefill_command_in_the_readme_runs_and_finds_no_difference():
     line = re.search(r"`python3 -m course_lib (prefill [^`]*)`", read("README.md"))[1]
-    done = subprocess.run([sys.executable, "-m", "course_lib", *line.split()], capture_output=True, text=True, cwd=ROOT)
+    done = run_python("-m", "course_lib", *line.split())
     assert done.returncode == 0 and '"equal": true' in done.stdout, done.stderr
 
 
@@ -158,7 +155,7 @@ def test_ci_runs_the_readmes_test_command():
 
 def test_importing_what_course_py_needs_imports_no_package():
     script = "import sys, course; print(sorted({'numpy', 'torch', 'pytest', 'nbformat'} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    done = run_python("-c", script)
     assert done.stdout.strip() == "[]", done
 
 

@@ -1,13 +1,11 @@
 """A block is found by all that its KV depends on: its tokens, all tokens before them, and whose they may be."""
 
 import hashlib
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib.cache.manager import CacheManager
 from course_lib.cache.prefix import PrefixIndex, block_hash, extend_hashes, root_hash
 
 
@@ -15,13 +13,6 @@ def hashes(token_ids, block_size=2, keys=()):
     found: list[bytes] = []
     extend_hashes(found, token_ids, block_size, keys)
     return found
-
-
-def request(token_ids, salt="", read_cache=True):
-    return SimpleNamespace(
-        token_ids=list(token_ids), num_tokens=len(token_ids), block_hashes=[], block_table=[], read_cache=read_cache,
-        keys=(("salt", salt),) if salt else (),
-    )  # fmt: skip
 
 
 small = st.lists(st.integers(0, 2), max_size=9)
@@ -134,68 +125,3 @@ def test_check_sees_a_corrupted_table(corrupt):
     corrupt(prefix)
     with pytest.raises(AssertionError):
         prefix.check()
-
-
-# --- the manager: hits of requests
-
-
-@pytest.mark.parametrize(
-    ("length", "hit"),
-    [(1, 0), (3, 0), (4, 0), (5, 4), (7, 4), (8, 4), (9, 8), (12, 8), (13, 12), (20, 12)],
-)
-def test_a_hit_is_whole_blocks_and_leaves_a_token_to_compute(length, hit):
-    cache = CacheManager(100, 4, PrefixIndex())
-    first = request(range(14))
-    assert cache.allocate(first, 14)
-    cache.publish(first, 0, 14)  # three full blocks; the fourth is not
-    assert len(cache.match(request(range(length)))) * 4 == hit
-
-
-def test_a_request_that_does_not_read_the_cache_matches_nothing():
-    cache = CacheManager(10, 1, PrefixIndex())
-    first = request([1, 2])
-    cache.allocate(first, 2)
-    cache.publish(first, 0, 2)
-    assert cache.match(request([1, 2], read_cache=False)) == []
-    assert cache.match(request([1, 2])) == [1]
-
-
-def test_hit_blocks_that_are_free_count_as_used():
-    cache = CacheManager(4, 1, PrefixIndex())
-    first = request([1, 2, 3])
-    cache.allocate(first, 3)
-    cache.publish(first, 0, 3)
-    cache.release(first)
-    second = request([1, 2, 3, 4, 5])
-    hit = cache.match(second)
-    assert len(hit) == 3 and cache.num_free == 4
-    assert not cache.allocate(second, 5, hit=hit), "3 free blocks revived and 2 new ones are 5, and there are 4"
-    assert second.block_table == [] and cache.num_free == 4
-    assert cache.allocate(second, 4, hit=hit) and second.block_table[:3] == hit
-
-
-def test_room_is_asked_for_without_being_taken():
-    cache = CacheManager(4, 2, PrefixIndex())
-    first = request(range(8))
-    assert not cache.allocate(first, 2, room_for=9)
-    assert cache.allocate(first, 2, room_for=8) and len(first.block_table) == 1
-
-
-def test_what_is_unpublished_is_found_no_more():
-    cache = CacheManager(4, 2, PrefixIndex())
-    first = request(range(4))
-    cache.allocate(first, 4)
-    cache.publish(first, 0, 3)
-    cache.publish(first, 3, 4)
-    assert len(cache.match(request(range(5)))) == 2
-    cache.unpublish(first, 3, 4)
-    assert len(cache.match(request(range(5)))) == 1
-    cache.check([first])
-
-
-def test_hits_are_counted_in_tokens():
-    cache = CacheManager(4, 2, PrefixIndex())
-    cache.stats.count(10, 4)
-    cache.stats.count(10, 0)
-    assert (cache.stats.num_lookups, cache.stats.num_hits, cache.stats.hit_rate) == (2, 1, 0.2)
-    assert CacheManager(1, 1).stats.hit_rate == 0.0

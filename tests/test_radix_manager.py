@@ -203,6 +203,28 @@ def test_reset_frees_everything_whatever_was_held():
     assert cache.allocate(again, 8) and again.block_table == [1, 2, 3, 4]
 
 
+def test_version_grows_when_blocks_are_published_or_evicted_and_else_stays():
+    cache = RadixManager(4, 2)
+    versions = [cache.version]
+
+    def has_grown():
+        versions.append(cache.version)
+        return versions[-1] > versions[-2]
+
+    first, second = request(0, 5), other(1)
+    assert cache.allocate(first, 5) and not has_grown()
+    cache.publish(first, 0, 1)  # no block is full
+    assert not has_grown()
+    cache.publish(first, 1, 4)
+    assert has_grown()
+    cache.release(first)
+    assert len(cache.match(request(2))) == 2 and not has_grown()
+    assert not cache.allocate(second, 10) and not has_grown()
+    assert cache.allocate(second, 4) and not has_grown()  # two blocks were free
+    assert cache.allocate(second, 6) and has_grown()
+    assert cache.match(request(2)) == []
+
+
 def test_a_manager_has_at_least_one_block():
     with pytest.raises(ValueError, match="num_blocks=0; at least 1"):
         RadixManager(0, 2)

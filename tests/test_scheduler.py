@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from oracle import OracleModel
+from oracle_model import OracleModel
 
 from course_lib.cache.manager import CacheManager
 from course_lib.cache.prefix import PrefixIndex

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from oracle import Failure, OracleModel, content, extend
+from oracle_model import Failure, OracleModel, content, extend
 
 from course_lib.engine import Engine
 from course_lib.sampling import sample
