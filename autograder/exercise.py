@@ -140,8 +140,8 @@ class Exercise:
     groups: tuple[Group, ...]
     same: Callable[[Outcome, Outcome], bool]
     wrong_answers: tuple[WrongAnswer, ...]
-    right_answers: tuple[str, ...]
     reread: str
+    right_answers: tuple[str, ...] = ()
     imports: str = "import numpy as np"
     library: tuple[str, ...] = ()
     callbacks: Mapping[str, Callable[[Callback], Callable]] = field(default_factory=dict)

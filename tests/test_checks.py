@@ -9,6 +9,7 @@ import types
 
 import numpy as np
 import pytest
+from right_answers import right_answers
 from starting import ROOT, run_python
 
 from autograder import check
@@ -41,7 +42,7 @@ LIGHT_GROUPS = [  # those of heavy exercises are slow
     pytest.param(*p.values, id=p.id, marks=[pytest.mark.slow] if p.values[0].name in HEAVY else []) for p in GROUPS
 ]
 WRONG = [pytest.param(e, w, id=f"{e.name}-{w.name}") for e in ALL for w in e.wrong_answers]
-RIGHT = [pytest.param(e, i, id=f"{e.name}-{i}") for e in ALL for i in range(len(e.right_answers))]
+RIGHT = [pytest.param(e, i, id=f"{e.name}-{i}") for e in ALL for i in range(len(right_answers(e)))]
 WITH_LIBRARY = [pytest.param(e, id=e.name) for e in ALL if e.library]
 
 
@@ -69,13 +70,13 @@ def test_a_pasted_copy_of_the_library_function_passes_every_group(exercise, seed
 
 @pytest.mark.parametrize("exercise, number, seed", seeded(RIGHT, lambda p: p.values[0]))
 def test_a_right_answer_written_otherwise_passes_every_group(exercise, number, seed):
-    fn = exercise.compile(exercise.right_answers[number])
+    fn = exercise.compile(right_answers(exercise)[number])
     assert [v.message for v in verdicts(exercise, fn, seed)] == [""] * len(exercise.groups)
 
 
 @pytest.mark.parametrize("exercise", ALL, ids=lambda e: e.name)
 def test_every_exercise_keeps_five_wrong_answers_and_two_right_ones(exercise):
-    assert len(exercise.wrong_answers) >= 5 and len(exercise.right_answers) >= 2
+    assert len(exercise.wrong_answers) >= 5 and len(right_answers(exercise)) >= 2
     assert len({w.name for w in exercise.wrong_answers}) == len(exercise.wrong_answers)
     assert len({w.message for w in exercise.wrong_answers}) == len(exercise.wrong_answers)
 
@@ -407,7 +408,7 @@ def _is_data(value):
 def test_the_judge_gives_the_same_verdict_on_what_travelled(exercise, group):
     calls = group.cases(7)
     assert all(_is_data(arg) for call in calls for arg in call.args)
-    for source in (exercise.right_answers[0], exercise.wrong_answers[0].source):
+    for source in (right_answers(exercise)[0], exercise.wrong_answers[0].source):
         outcomes, _ = perform(exercise.compile(source), calls, callbacks=exercise.callbacks, driver=exercise.driver)
         travelled = pickle.loads(pickle.dumps(outcomes))
         assert judge(exercise, group, group.cases(7), travelled) == judge(exercise, group, calls, outcomes)
@@ -480,11 +481,13 @@ def test_names_that_do_not_exist_are_answered_with_those_that_do():
 def test_checks_need_nothing_but_numpy():
     code = """
 import sys
+from right_answers import right_answers
+
 from autograder import check
 from autograder.exercises import EXERCISES
 for exercise in EXERCISES.values():
     if "torch" not in exercise.imports:  # notebook 04 says that it needs it
-        getattr(check, exercise.name)(exercise.compile(exercise.right_answers[0]))
+        getattr(check, exercise.name)(exercise.compile(right_answers(exercise)[0]))
 unwanted = {"torch", "nbgrader", "jupytext", "nbformat", "matplotlib", "IPython"}
 print(sorted({name.partition(".")[0] for name in sys.modules} & unwanted))
 """

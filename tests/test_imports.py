@@ -50,7 +50,9 @@ TABLE = {
     "autograder.answers": "autograder.exercise course_lib.arithmetic.arrays",
     "autograder.compare": "autograder.exercise autograder.answers",
     "autograder.packing": "autograder.answers",
+    "autograder.kept": "autograder.exercise",
     "autograder.exercises": "autograder.exercise autograder.answers autograder.compare autograder.packing "
+    "autograder.kept "
     "course_lib.cache course_lib.cost course_lib.diagnosis course_lib.engine course_lib.lessons course_lib.model "
     "course_lib.model_config course_lib.positions course_lib.prefill course_lib.schedule course_lib.weights",
     "autograder.check": "autograder.exercise autograder.answers autograder.compare autograder.exercises "

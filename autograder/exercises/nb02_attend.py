@@ -8,10 +8,14 @@ import numpy as np
 
 from autograder.compare import far_from, first_trouble, keeps_bits, same_floats, wrong_shape
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.exercises.nb02_kernels import RIGHT, ROUNDING, WRONG
 from autograder.exercises.nb02_mask import causal
+from autograder.kept import known_mistakes
 
 AXES = "a row for each query, a column for each of head_dim"
+ROUNDING = (
+    "A plain matrix product or sum does this: how many rows and keys there are decides in which order it adds, and "
+    "rounded sums depend on their order. exact.matmul, exact.exp and exact.weighted_mean round no sum."
+)
 
 
 def oracle(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -133,6 +137,82 @@ def judge_bits(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return keeps_bits(calls, outcomes, _logic, lambda row: f"the query at position {row}", ROUNDING)
 
 
+SOLUTION = "course_lib.attention.reference:attend"
+
+MISTAKES = f"""
+    no_scale
+      exact.matmul(q, k.T) / np.float32(np.sqrt(q.shape[-1]))  ->  exact.matmul(q, k.T)
+    The scores are not divided by sqrt(head_dim): the softmax is too sharp.
+
+    scale_by_head_dim
+      np.sqrt(q.shape[-1])  ->  q.shape[-1]
+    The scores are divided by head_dim; its square root belongs there.
+
+    mask_ignored
+      scores = np.where(mask, scores, -np.inf)  ->
+    The mask is not used: every query sees every key.
+
+    own_triangle
+      np.where(mask  ->  np.where(np.tri(*mask.shape, dtype=bool)
+    The mask is not used: this is a triangle from the top left corner, what torch's is_causal=True gives. Behind a cache
+    it hides nearly all cached keys.
+
+    mask_inverted
+      np.where(mask, scores, -np.inf)  ->  np.where(mask, -np.inf, scores)
+    True and False are swapped: the visible keys are hidden, and the hidden ones seen.
+
+    mask_as_factor
+      np.where(mask, scores, -np.inf)  ->  scores * mask
+    The scores are multiplied by the mask. A hidden key then has score 0, and exp(0) = 1 is a weight like any other. A
+    hidden score must be -inf.
+
+    mask_after_softmax
+      scores = np.where(mask, scores, -np.inf)  ->
+      exact.weighted_mean(weights, v)  ->  (weights / weights.sum(axis=-1, keepdims=True) * mask) @ v
+    The softmax is taken over all keys, and then the hidden weights are set to 0. What is left no longer adds up to 1.
+
+    softmax_over_queries
+      exact.weighted_mean(weights, v)  ->  (weights / weights.sum(axis=0, keepdims=True)) @ v
+    The softmax runs down the columns, over queries. A query's weights over its keys must add up to 1: axis=-1.
+
+    no_maximum
+      scores - scores.max(axis=-1, keepdims=True)  ->  scores
+    The row's maximum is not subtracted before exp. Weights then grow beyond 1, and overflow when scores are large.
+
+    no_normalisation
+      exact.weighted_mean(weights, v)  ->  exact.matmul(weights.astype(np.float32), v)
+    The weights are not divided by their sum: a query that sees more keys gets a longer vector.
+
+    float64_rounded
+      | q, k, v = (x.astype(np.float64) for x in (q, k, v))
+      | scores = np.where(mask, q @ k.T / np.sqrt(q.shape[-1]), -np.inf)
+      | weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+      | return (weights @ v / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
+    A computation in float64 that is rounded once at the end does exactly this: the order of the sums shows only where a
+    number lies halfway between two float32 neighbours. That is rare, but it happens. The exact operations round no sum.
+    alike: 0.9
+
+    maximum_over_hidden
+      scores = np.where(mask, scores, -np.inf)  ->
+      keepdims=True))  ->  keepdims=True)) * mask
+    The maximum is taken over hidden keys too. Which of those there are depends on the cut, and so do the last bits. Hide
+    first, then take the maximum.
+    alike: 0.9
+
+    mean_by_matmul
+      keepdims=True))  ->  keepdims=True)).astype(np.float32)
+      exact.weighted_mean(weights, v)  ->  exact.matmul(weights, v) / exact.matmul(weights, np.ones_like(v[:, :1]))
+    The values are mixed with exact.matmul. It rounds each column of v once, to a grid that fits the column's largest
+    number, hidden keys included: with other keys the grid is another one. exact.weighted_mean has a fixed grid.
+    alike: 0.95
+
+    plain
+      exact.matmul(q, k.T)  ->  q @ k.T
+      exact.exp  ->  np.exp
+      exact.weighted_mean(weights, v)  ->  (weights @ v) / weights.sum(axis=-1, keepdims=True)
+    {ROUNDING}
+"""
+
 EXERCISE = Exercise(
     name="attend",
     number="2.3",
@@ -141,9 +221,8 @@ EXERCISE = Exercise(
     mode="kernel",
     groups=(Group("logic", 3, logic_cases, judge_logic), Group("bits", 2, bits_cases, judge_bits)),
     same=same_floats,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 02, section 4.",
     imports="import numpy as np\nfrom course_lib.arithmetic import exact",
-    library=("course_lib.attention.reference:attend",),
+    library=(SOLUTION,),
 )

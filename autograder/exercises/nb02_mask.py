@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import first_index, first_trouble, returned, same_integers, spans, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.exercises import kv
+from autograder.kept import known_mistakes
 
 AXES = "a row for each new token, a column for each key, cached keys first"
 
@@ -81,130 +82,66 @@ def judge_kv(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     )
 
 
-def _wrong(name: str, body: str, message: str, reread: str = "") -> WrongAnswer:
-    return WrongAnswer(name, f"def chunk_attention_mask(chunk_len, cached_len):\n{body}", message, reread)
+SOLUTION = "course_lib.attention.mask:chunk_attention_mask"
 
+MISTAKES = """
+    top_left
+      query = cached_len + np  ->  query = np
+    This is the triangle anchored at the top left, what torch's is_causal=True gives: it counts rows from the start of
+    the chunk, as if nothing were cached.
 
-WRONG = (
-    _wrong(
-        "top_left",
-        """\
-    return np.tril(np.ones((chunk_len, cached_len + chunk_len), dtype=bool))
-""",
-        "This is the triangle anchored at the top left, what torch's is_causal=True gives: it counts rows from the "
-        "start of the chunk, as if nothing were cached.",
-    ),
-    _wrong(
-        "all_true",
-        """\
-    return np.ones((chunk_len, cached_len + chunk_len), dtype=bool)
-""",
-        "Everything is True: a token of the chunk sees the tokens that come after it.",
-    ),
-    _wrong(
-        "open_behind_cache",
-        """\
-    if cached_len == 0:
-        return np.tril(np.ones((chunk_len, chunk_len), dtype=bool))
-    return np.ones((chunk_len, cached_len + chunk_len), dtype=bool)
-""",
-        "Only the first chunk is masked. In a later one the chunk's own keys still need it; only a decode does not.",
-    ),
-    _wrong(
-        "chunk_only",
-        """\
-    return np.tril(np.ones((chunk_len, chunk_len), dtype=bool))
-""",
-        "This is the square mask of the chunk alone: it has no columns for the cached keys. It is right only for "
-        "the first chunk.",
-    ),
-    _wrong(
-        "cached_hidden",
-        """\
-    mask = np.zeros((chunk_len, cached_len + chunk_len), dtype=bool)
-    mask[:, cached_len:] = np.tril(np.ones((chunk_len, chunk_len), dtype=bool))
-    return mask
-""",
-        "Inside the chunk it is right, but every cached key is hidden: the chunk has forgotten the prompt before it.",
-    ),
-    _wrong(
-        "one_too_many",
-        """\
-    query = cached_len + np.arange(chunk_len)[:, None]
-    return np.arange(cached_len + chunk_len)[None, :] <= query + 1
-""",
-        "Each query sees one key too many, the token that comes next. With 0-based positions the query at position p "
-        "sees keys 0 to p.",
-    ),
-    _wrong(
-        "strict",
-        """\
-    query = cached_len + np.arange(chunk_len)[:, None]
-    return np.arange(cached_len + chunk_len)[None, :] < query
-""",
-        "Each query misses its own key: < where <= belongs. A token sees itself.",
-    ),
-    _wrong(
-        "inverted",
-        """\
-    query = cached_len + np.arange(chunk_len)[:, None]
-    return np.arange(cached_len + chunk_len)[None, :] > query
-""",
-        "True and False are swapped: this marks what must be hidden, as masked_fill wants it. Here True means: sees.",
-    ),
-    _wrong(
-        "additive",
-        """\
-    query = cached_len + np.arange(chunk_len)[:, None]
-    visible = np.arange(cached_len + chunk_len)[None, :] <= query
-    return np.where(visible, 0.0, -np.inf)
-""",
-        "This is the additive form, 0 where visible and -inf where not. Return the booleans it is made from.",
-    ),
-    _wrong(
-        "ones_and_zeros",
-        """\
-    return np.tril(np.ones((chunk_len, cached_len + chunk_len)), k=cached_len)
-""",
-        "The pattern is right and the dtype is not. Torch adds a mask of floats to the scores: 0.0 changes nothing "
-        "there, so it "
-        "would hide no key. Write dtype=bool, or .astype(bool).",
-    ),
-    _wrong(
-        "transposed",
-        """\
-    query = cached_len + np.arange(chunk_len)[None, :]
-    return np.arange(cached_len + chunk_len)[:, None] <= query
-""",
-        "Queries and keys have changed places: rows are queries, columns are keys.",
-    ),
-    _wrong(
-        "offset_by_chunk",
-        """\
-    return np.tril(np.ones((chunk_len, cached_len + chunk_len), dtype=bool), k=chunk_len)
-""",
-        "The diagonal is moved by chunk_len. It must move by cached_len; the two are the same only when the chunk is "
-        "as long as the cache.",
-    ),
-    _wrong(
-        "example_only",
-        """\
-    return np.tril(np.ones((3, 8), dtype=bool), k=5)
-""",
-        "This is the mask of the worked example, 3 new tokens after 5 cached, whatever the arguments are.",
-    ),
-)
+    all_true
+      key <= query  ->  key >= 0 * query
+    Everything is True: a token of the chunk sees the tokens that come after it.
 
-RIGHT = (
-    "def chunk_attention_mask(chunk_len, cached_len):\n"
-    "    return np.tril(np.ones((chunk_len, cached_len + chunk_len), dtype=bool), k=cached_len)\n",
-    "def chunk_attention_mask(chunk_len, cached_len):\n"
-    "    return [[key <= cached_len + row for key in range(cached_len + chunk_len)] for row in range(chunk_len)]\n",
-    "def chunk_attention_mask(chunk_len, cached_len):\n"
-    "    seen = np.ones((chunk_len, cached_len))\n"
-    "    own = 1 - np.triu(np.ones((chunk_len, chunk_len)), k=1)\n"
-    "    return np.asfortranarray(np.hstack([seen, own])).astype(np.uint8)\n",
-)
+    open_behind_cache
+      key <= query  ->  (key <= query) | (cached_len > 0)
+    Only the first chunk is masked. In a later one the chunk's own keys still need it; only a decode does not.
+
+    chunk_only
+      | return np.tril(np.ones((chunk_len, chunk_len), dtype=bool))
+    This is the square mask of the chunk alone: it has no columns for the cached keys. It is right only for the first
+    chunk.
+
+    cached_hidden
+      key <= query  ->  (key <= query) & (key >= cached_len)
+    Inside the chunk it is right, but every cached key is hidden: the chunk has forgotten the prompt before it.
+
+    one_too_many
+      key <= query  ->  key <= query + 1
+    Each query sees one key too many, the token that comes next. With 0-based positions the query at position p sees
+    keys 0 to p.
+
+    strict
+      key <= query  ->  key < query
+    Each query misses its own key: < where <= belongs. A token sees itself.
+
+    inverted
+      key <= query  ->  key > query
+    True and False are swapped: this marks what must be hidden, as masked_fill wants it. Here True means: sees.
+
+    additive
+      key <= query  ->  np.where(key <= query, 0.0, -np.inf)
+    This is the additive form, 0 where visible and -inf where not. Return the booleans it is made from.
+
+    ones_and_zeros
+      key <= query  ->  (key <= query).astype(float)
+    The pattern is right and the dtype is not. Torch adds a mask of floats to the scores: 0.0 changes nothing there, so
+    it would hide no key. Write dtype=bool, or .astype(bool).
+
+    transposed
+      key <= query  ->  (key <= query).T
+    Queries and keys have changed places: rows are queries, columns are keys.
+
+    offset_by_chunk
+      query = cached_len  ->  query = chunk_len
+    The diagonal is moved by chunk_len. It must move by cached_len; the two are the same only when the chunk is as long
+    as the cache.
+
+    example_only
+      | return np.tril(np.ones((3, 8), dtype=bool), k=5)
+    This is the mask of the worked example, 3 new tokens after 5 cached, whatever the arguments are.
+"""
 
 EXERCISE = Exercise(
     name="chunk_attention_mask",
@@ -214,8 +151,7 @@ EXERCISE = Exercise(
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values), Group("kv", 2, kv_cases, judge_kv)),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 02, section 2.",
-    library=("course_lib.attention.mask:chunk_attention_mask", "course_lib.attention.mask:ragged_mask"),
+    library=(SOLUTION, "course_lib.attention.mask:ragged_mask"),
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import first_index, first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.exercises.nb02_mask import mask_trouble
+from autograder.kept import known_mistakes
 
 AXES = "a row for each new token of the batch, a column for each key of the batch"
 
@@ -49,148 +50,76 @@ def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} batches")
 
 
-def _wrong(name: str, body: str, message: str) -> WrongAnswer:
-    return WrongAnswer(name, f"def ragged_mask(q_lens, kv_lens):\n{body}", message)
+SOLUTION = "course_lib.attention.mask:ragged_mask"
 
+MISTAKES = """
+    one_request
+      | total, new = sum(kv_lens), sum(q_lens)
+      | return np.tril(np.ones((new, total), dtype=bool), k=total - new)
+    This is one long causal mask over the whole batch: requests read each other's keys.
 
-def _per_request(q_start: str, inside: str) -> str:
-    """A loop like the library's, with the given expressions where the mistakes are made."""
-    return f"""\
-    mask = np.zeros((sum(q_lens), sum(kv_lens)), dtype=bool)
-    row = column = 0
-    for q_len, kv_len in zip(q_lens, kv_lens):
-        query = {q_start} + np.arange(q_len)[:, None]
-        key = np.arange(kv_len)[None, :]
-        mask[row : row + q_len, column : column + kv_len] = {inside}
-        row += q_len
-        column += kv_len
-    return mask
+    one_request_top_left
+      | return np.tril(np.ones((sum(q_lens), sum(kv_lens)), dtype=bool))
+    This is one big triangle over the batch, from its top left corner: it knows neither requests nor what is cached.
+
+    positions_only
+      | query = np.concatenate([np.arange(kv - q, kv) for q, kv in zip(q_lens, kv_lens)])
+      | key = np.concatenate([np.arange(kv) for kv in kv_lens])
+      | return key[None, :] <= query[:, None]
+    Positions are compared and requests are not: rows see other requests' keys.
+
+    part_of_one_triangle
+      | total, new = sum(kv_lens), sum(q_lens)
+      | row = np.repeat(np.arange(len(q_lens)), q_lens)
+      | column = np.repeat(np.arange(len(kv_lens)), kv_lens)
+      | return np.tril(np.ones((new, total), dtype=bool), k=total - new) & (row[:, None] == column[None, :])
+    Requests are kept apart, but the diagonal is that of the whole batch. Each request has its own, moved by
+    kv_len - q_len.
+
+    top_left
+      kv_len - q_len + np.arange  ->  np.arange
+    Every request's triangle is anchored at its top left, as if nothing were cached. Its first query stands at
+    kv_len - q_len.
+
+    not_causal
+      key <= query  ->  True
+    Requests are kept apart, and inside a request every token sees every key, later ones too.
+
+    cached_hidden
+      key <= query  ->  (key <= query) & (key >= kv_len - q_len)
+    Inside each chunk it is right, but the cached keys of every request are hidden.
+
+    strict
+      key <= query  ->  key < query
+    Each query misses its own key: < where <= belongs.
+
+    one_too_many
+      key <= query  ->  key <= query + 1
+    Each query sees one key too many. The last new token stands at kv_len - 1, so the first stands at kv_len - q_len.
+
+    cache_of_the_first
+      kv_len - q_len +  ->  kv_lens[0] - q_lens[0] +
+    Every request gets the cached length of request 0. Each has its own, kv_len - q_len.
+
+    ends_of_the_batch
+      np.arange(kv_len)  ->  np.arange(sum(kv_lens)) - column
+      column : column + kv_len]  ->  :]
+    Each request ends where it should but begins at key 0 of the batch: it reads the keys of all requests before it.
+
+    columns_of_new_tokens
+      | mask = np.zeros((sum(q_lens), sum(q_lens)), dtype=bool)
+      | row = 0
+      | for q_len in q_lens:
+      |     mask[row : row + q_len, row : row + q_len] = np.tril(np.ones((q_len, q_len), dtype=bool))
+      |     row += q_len
+      | return mask
+    There is a column for each new token only. Columns are keys, and a request has kv_lens[r] of them, cached ones
+    included.
+
+    all_true
+      | return np.ones((sum(q_lens), sum(kv_lens)), dtype=bool)
+    Everything is True: every token sees every key of every request.
 """
-
-
-WRONG = (
-    _wrong(
-        "one_request",
-        """\
-    total, new = sum(kv_lens), sum(q_lens)
-    return np.tril(np.ones((new, total), dtype=bool), k=total - new)
-""",
-        "This is one long causal mask over the whole batch: requests read each other's keys.",
-    ),
-    _wrong(
-        "one_request_top_left",
-        """\
-    return np.tril(np.ones((sum(q_lens), sum(kv_lens)), dtype=bool))
-""",
-        "This is one big triangle over the batch, from its top left corner: it knows neither requests nor "
-        "what is cached.",
-    ),
-    _wrong(
-        "positions_only",
-        """\
-    query = np.concatenate([np.arange(kv - q, kv) for q, kv in zip(q_lens, kv_lens)])
-    key = np.concatenate([np.arange(kv) for kv in kv_lens])
-    return key[None, :] <= query[:, None]
-""",
-        "Positions are compared and requests are not: rows see other requests' keys.",
-    ),
-    _wrong(
-        "part_of_one_triangle",
-        """\
-    total, new = sum(kv_lens), sum(q_lens)
-    row = np.repeat(np.arange(len(q_lens)), q_lens)
-    column = np.repeat(np.arange(len(kv_lens)), kv_lens)
-    return np.tril(np.ones((new, total), dtype=bool), k=total - new) & (row[:, None] == column[None, :])
-""",
-        "Requests are kept apart, but the diagonal is that of the whole batch. Each request has its own, moved by "
-        "kv_len - q_len.",
-    ),
-    _wrong(
-        "top_left",
-        _per_request("0", "key <= query"),
-        "Every request's triangle is anchored at its top left, as if nothing were cached. Its first query stands at "
-        "kv_len - q_len.",
-    ),
-    _wrong(
-        "not_causal",
-        _per_request("kv_len - q_len", "True"),
-        "Requests are kept apart, and inside a request every token sees every key, later ones too.",
-    ),
-    _wrong(
-        "cached_hidden",
-        _per_request("kv_len - q_len", "(key <= query) & (key >= kv_len - q_len)"),
-        "Inside each chunk it is right, but the cached keys of every request are hidden.",
-    ),
-    _wrong(
-        "strict", _per_request("kv_len - q_len", "key < query"), "Each query misses its own key: < where <= belongs."
-    ),
-    _wrong(
-        "one_too_many",
-        _per_request("kv_len - q_len + 1", "key <= query"),
-        "Each query sees one key too many. The last new token stands at kv_len - 1, so the first stands at "
-        "kv_len - q_len.",
-    ),
-    _wrong(
-        "cache_of_the_first",
-        _per_request("kv_lens[0] - q_lens[0]", "key <= query"),
-        "Every request gets the cached length of request 0. Each has its own, kv_len - q_len.",
-    ),
-    _wrong(
-        "ends_of_the_batch",
-        """\
-    mask = np.zeros((sum(q_lens), sum(kv_lens)), dtype=bool)
-    row = column = 0
-    for q_len, kv_len in zip(q_lens, kv_lens):
-        query = kv_len - q_len + np.arange(q_len)[:, None]
-        mask[row : row + q_len] = np.arange(sum(kv_lens))[None, :] <= column + query
-        row += q_len
-        column += kv_len
-    return mask
-""",
-        "Each request ends where it should but begins at key 0 of the batch: it reads the keys of all "
-        "requests before it.",
-    ),
-    _wrong(
-        "columns_of_new_tokens",
-        """\
-    mask = np.zeros((sum(q_lens), sum(q_lens)), dtype=bool)
-    row = 0
-    for q_len in q_lens:
-        mask[row : row + q_len, row : row + q_len] = np.tril(np.ones((q_len, q_len), dtype=bool))
-        row += q_len
-    return mask
-""",
-        "There is a column for each new token only. Columns are keys, and a request has kv_lens[r] of them, "
-        "cached ones included.",
-    ),
-    _wrong(
-        "all_true",
-        """\
-    return np.ones((sum(q_lens), sum(kv_lens)), dtype=bool)
-""",
-        "Everything is True: every token sees every key of every request.",
-    ),
-)
-
-RIGHT = (
-    """\
-def ragged_mask(q_lens, kv_lens):
-    blocks = []
-    for q_len, kv_len in zip(q_lens, kv_lens):
-        blocks.append(np.tril(np.ones((q_len, kv_len), dtype=int), k=kv_len - q_len))
-    rows = []
-    for r, block in enumerate(blocks):
-        zeros = [np.zeros((q_lens[r], n), dtype=int) for n in kv_lens]
-        rows.append(np.hstack([*zeros[:r], block, *zeros[r + 1 :]]))
-    return np.vstack(rows)
-""",
-    """\
-def ragged_mask(q_lens, kv_lens):
-    queries = [(r, kv - q + i) for r, (q, kv) in enumerate(zip(q_lens, kv_lens)) for i in range(q)]
-    keys = [(r, j) for r, kv in enumerate(kv_lens) for j in range(kv)]
-    return [[kr == qr and j <= p for kr, j in keys] for qr, p in queries]
-""",
-)
 
 EXERCISE = Exercise(
     name="ragged_mask",
@@ -200,8 +129,7 @@ EXERCISE = Exercise(
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 02, section 3.",
-    library=("course_lib.attention.mask:ragged_mask",),
+    library=(SOLUTION,),
 )
