@@ -195,8 +195,8 @@ MISTAKES = f"""
     maximum_over_hidden
       scores = np.where(mask, scores, -np.inf)  ->
       keepdims=True))  ->  keepdims=True)) * mask
-    The maximum is taken over hidden keys too. Which of those there are depends on the cut, and so do the last bits. Hide
-    first, then take the maximum.
+    The maximum is taken over hidden keys too. Which of those there are depends on the cut, and so do the last bits.
+    Hide first, then take the maximum.
     alike: 0.9
 
     mean_by_matmul
