@@ -25,3 +25,36 @@ def plan_step_2(requests, max_num_batched_tokens, max_chunk, max_num_seqs):
     ends = np.minimum(np.cumsum(wants), max_num_batched_tokens).astype(int).tolist()
     takes = np.diff([0, *ends]).tolist()
     return [Chunk(r.id, r.num_computed, r.num_computed + take) for r, take in zip(queue, takes) if take]
+
+
+def commit_1(state, sampled):
+    stops = {chunk.request_id: chunk.stop for chunk in state.chunks}
+    still, finished = [], []
+    for request in state.running:
+        if request.id in stops:
+            request.num_computed = stops[request.id]
+            if request.num_uncomputed == 0:
+                request.token_ids += [sampled[request.id]]
+        if request.why_done():
+            finished.append(request.id)
+        else:
+            still.append(request)
+    state.running, state.chunks, state.admitted = still, (), 0
+    return finished
+
+
+def commit_2(state, sampled):
+    finished = []
+    for chunk in state.chunks:
+        (request,) = [r for r in state.running if r.id == chunk.request_id]
+        ends = chunk.stop == len(request.token_ids)
+        request.num_computed += chunk.num_tokens
+        if ends:
+            request.token_ids.append(sampled[chunk.request_id])
+    for request in list(state.running):
+        if len(request.generated) >= request.max_tokens:
+            finished.append(request.id)
+            state.running.remove(request)
+    state.chunks = ()
+    state.admitted = 0
+    return tuple(finished)
