@@ -58,3 +58,18 @@ def commit_2(state, sampled):
     state.chunks = ()
     state.admitted = 0
     return tuple(finished)
+
+
+def abort_1(state):
+    for _ in range(state.admitted):
+        state.waiting.insert(0, state.running.pop())
+    state.chunks = ()
+    state.admitted = 0
+
+
+def abort_2(state):
+    keep = len(state.running) - state.admitted
+    state.running, back = state.running[:keep], state.running[keep:]
+    state.waiting = back + state.waiting
+    state.chunks, state.admitted = (), 0
+    return state
