@@ -73,3 +73,24 @@ def abort_2(state):
     state.waiting = back + state.waiting
     state.chunks, state.admitted = (), 0
     return state
+
+
+def pack_ragged_1(chunks, tokens):
+    rows = [(c.request_id, p) for c in chunks for p in range(c.start, c.stop)]
+    cu_q = np.cumsum([0] + [c.stop - c.start for c in chunks])
+    cu_k = np.cumsum([0] + [c.stop for c in chunks])
+    return np.array([tokens[i][p] for i, p in rows]), np.array([p for _, p in rows]), cu_q, cu_k
+
+
+def pack_ragged_2(chunks, tokens):
+    ids, positions, cu_q, cu_k = [], [], [], []
+    q = k = 0
+    for chunk in chunks:
+        cu_q.append(q)
+        cu_k.append(k)
+        for position in range(chunk.start, chunk.stop):
+            ids.append(tokens[chunk.request_id][position])
+            positions.append(position)
+            q += 1
+        k += chunk.stop
+    return [ids, positions, cu_q + [q], cu_k + [k]]
