@@ -21,3 +21,22 @@ def itl_3(gaps):
 
     ordered = sorted(gaps)
     return [ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.99, 1.0)]
+
+
+def sweep_1(chunks, prompt, users, m):
+    rows = []
+    for chunk in chunks:
+        left, steps = prompt, []
+        while left > 0:
+            steps.append(m.fixed_us + m.prefill_us_per_token * min(chunk, left) + m.decode_us * users)
+            left -= chunk
+        rows.append([chunk, len(steps), sum(steps), max(steps), 1_000_000 * prompt // sum(steps)])
+    return rows
+
+
+def sweep_2(chunks, prompt, users, m):
+    chunks = np.array(chunks)
+    steps = -(-prompt // chunks)
+    ttft = steps * (m.fixed_us + users * m.decode_us) + prompt * m.prefill_us_per_token
+    worst = m.fixed_us + users * m.decode_us + np.minimum(chunks, prompt) * m.prefill_us_per_token
+    return np.stack([chunks, steps, ttft, worst, 1_000_000 * prompt // ttft], axis=1)
