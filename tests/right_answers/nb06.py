@@ -40,3 +40,21 @@ def sweep_2(chunks, prompt, users, m):
     ttft = steps * (m.fixed_us + users * m.decode_us) + prompt * m.prefill_us_per_token
     worst = m.fixed_us + users * m.decode_us + np.minimum(chunks, prompt) * m.prefill_us_per_token
     return np.stack([chunks, steps, ttft, worst, 1_000_000 * prompt // ttft], axis=1)
+
+
+def pick_chunk_1(target_us, users, m):
+    chunk = 0
+    while m.fixed_us + m.decode_us * users + m.prefill_us_per_token * (chunk + 1) <= target_us:
+        chunk += 1
+    return chunk
+
+
+def pick_chunk_2(target_us, users, m):
+    fits, too_large = 0, target_us + 1
+    while too_large - fits > 1:
+        middle = (fits + too_large) // 2
+        if m.step_us(middle, users) <= target_us:
+            fits = middle
+        else:
+            too_large = middle
+    return fits
