@@ -58,3 +58,14 @@ def pick_chunk_2(target_us, users, m):
         else:
             too_large = middle
     return fits
+
+
+def roofline_1(prefill, decodes, context, hw):
+    products = max(hw.weight_bytes // hw.bytes_per_us, (prefill + decodes) * hw.flops_per_token // hw.flops_per_us)
+    return products + decodes * context * hw.kv_bytes_per_token // hw.bytes_per_us
+
+
+def roofline_2(prefill, decodes, context, hw):
+    times = np.array([hw.weight_bytes / hw.bytes_per_us, hw.flops_per_token / hw.flops_per_us * (prefill + decodes)])
+    contexts = sum(hw.kv_bytes_per_token * context for _ in range(decodes))
+    return times.max() + contexts / hw.bytes_per_us
