@@ -139,7 +139,6 @@ MISTAKES = r"""
 EXERCISE = Exercise(
     name="abort",
     number="5.3",
-    title="The step was not computed",
     notebook="05_budget",
     mode="equal",
     groups=(Group("states", 2, cases, judge_with(_trouble, "{} steps")),),

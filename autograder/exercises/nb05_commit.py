@@ -162,7 +162,6 @@ MISTAKES = r"""
 EXERCISE = Exercise(
     name="commit",
     number="5.2",
-    title="The step was computed",
     notebook="05_budget",
     mode="equal",
     groups=(Group("states", 4, cases, judge_with(_trouble, "{} steps")),),

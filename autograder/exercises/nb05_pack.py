@@ -150,7 +150,6 @@ MISTAKES = """
 EXERCISE = Exercise(
     name="pack_ragged",
     number="5.4",
-    title="All chunks of a step as one batch",
     notebook="05_budget",
     mode="equal",
     groups=(Group("values", 3, cases, judge),),

@@ -191,7 +191,6 @@ SOLUTION = "course_lib.schedule.plan:plan_step"
 EXERCISE = Exercise(
     name="plan_step",
     number="5.1",
-    title="What does the next step compute?",
     notebook="05_budget",
     mode="equal",
     groups=(Group("budget", 4, plan_cases, judge), Group("knobs", 2, knob_cases, judge)),

@@ -116,7 +116,6 @@ MISTAKES = """
 EXERCISE = Exercise(
     name="itl",
     number="6.1",
-    title="P50, P99 and the longest wait",
     notebook="06_tradeoff",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),

@@ -123,7 +123,6 @@ MISTAKES = """
 EXERCISE = Exercise(
     name="pick_chunk",
     number="6.3",
-    title="The largest chunk that keeps the target",
     notebook="06_tradeoff",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),

@@ -146,7 +146,6 @@ MISTAKES = """
 EXERCISE = Exercise(
     name="roofline",
     number="6.4",
-    title="A step from bytes and arithmetic",
     notebook="06_tradeoff",
     mode="kernel",
     groups=(Group("values", 3, value_cases, judge_values),),

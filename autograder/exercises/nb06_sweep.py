@@ -142,7 +142,6 @@ MISTAKES = """
 EXERCISE = Exercise(
     name="sweep",
     number="6.2",
-    title="Sweep the chunk size",
     notebook="06_tradeoff",
     mode="equal",
     groups=(Group("values", 4, value_cases, judge_values),),
