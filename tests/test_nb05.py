@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from right_answers import right_answers
 
 from autograder import check
 from autograder.check import evaluate
@@ -215,7 +216,7 @@ def test_the_states_of_a_check_hold_every_situation_and_the_wanted_plan_is_the_l
 def test_a_plan_step_may_take_its_knobs_without_their_names_and_return_a_list():
     def mine(requests, budget, cap, seats):
         knobs = {"max_num_batched_tokens": budget, "max_chunk": cap, "max_num_seqs": seats}
-        return list(PLAN.compile(PLAN.right_answers[0])(requests, **knobs))
+        return list(PLAN.compile(right_answers(PLAN)[0])(requests, **knobs))
 
     assert all(evaluate(PLAN, group, mine).passed for group in PLAN.groups)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import counted, same_integers
-from autograder.exercise import Call, Exercise, Group, WrongAnswer
+from autograder.exercise import Call, Exercise, Group
 from autograder.exercises.nb05_states import (
     IMPORTS,
     After,
@@ -18,6 +18,7 @@ from autograder.exercises.nb05_states import (
     requests_in,
     state_of,
 )
+from autograder.kept import known_mistakes
 
 STATES = 50
 
@@ -65,132 +66,86 @@ def _trouble(call: Call, got: After) -> str | None:
     return None
 
 
-CLOSE = "    state.chunks, state.admitted = (), 0\n"
-SPLIT = "    first = len(state.running) - state.admitted\n"
-BACK = SPLIT + "    state.waiting[:0] = state.running[first:]\n    del state.running[first:]\n"
+SOLUTION = "course_lib.lessons.nb05_budget:abort"
 
+MISTAKES = r"""
+    nothing
+      | pass
+    Nothing happens. The step is still open, and the requests that it admitted have left the queue.
 
-def _wrong(name: str, body: str, message: str) -> WrongAnswer:
-    return WrongAnswer(name, f"def abort(state):\n{body}", message)
+    only_closed
+      state.waiting[:0] = state.running[first:]  ->
+      del state.running[first:]  ->
+    The step is closed, but the requests that it admitted stay in state.running. They go back to the queue.
 
+    stays_open
+      state.chunks, state.admitted = (), 0  ->
+    The queue is right, and the step stays open: clear state.chunks and state.admitted.
 
-WRONG = (
-    _wrong(
-        "nothing",
-        "    pass\n",
-        "Nothing happens. The step is still open, and the requests that it admitted have left the queue.",
-    ),
-    _wrong(
-        "only_closed",
-        CLOSE,
-        "The step is closed, but the requests that it admitted stay in state.running. They go back to the queue.",
-    ),
-    _wrong(
-        "stays_open",
-        BACK,
-        "The queue is right, and the step stays open: clear state.chunks and state.admitted.",
-    ),
-    _wrong(
-        "to_the_end",
-        SPLIT + "    state.waiting += state.running[first:]\n    del state.running[first:]\n" + CLOSE,
-        "The requests that the step admitted go to the end of the queue, behind others that came later. They were "
-        "at the front.",
-    ),
-    _wrong(
-        "turned_round",
-        SPLIT
-        + "    for request in state.running[first:]:\n        state.waiting.insert(0, request)\n"
-        + "    del state.running[first:]\n"
-        + CLOSE,
-        "The admitted requests come back in reverse order: each is put in front of the one before. Put them back in "
-        "the order in which they stood.",
-    ),
-    _wrong(
-        "all_wait",
-        "    state.waiting[:0] = state.running\n    state.running = []\n" + CLOSE,
-        "All running requests go back to the queue. The ones that ran before the step stay in state.running.",
-    ),
-    _wrong(
-        "all_with_a_chunk",
-        "    planned = {chunk.request_id for chunk in state.chunks}\n"
-        "    state.waiting[:0] = [r for r in state.running if r.id in planned]\n"
-        "    state.running = [r for r in state.running if r.id not in planned]\n" + CLOSE,
-        "Every request with a chunk in the step goes back to the queue. Only the requests that this step admitted "
-        "do: the last state.admitted of state.running.",
-    ),
-    _wrong(
-        "lost",
-        SPLIT + "    del state.running[first:]\n" + CLOSE,
-        "The requests that the step admitted are in no list any more: their users wait for ever. Put "
-        "them into state.waiting.",
-    ),
-    _wrong(
-        "in_both",
-        SPLIT + "    state.waiting[:0] = state.running[first:]\n" + CLOSE,
-        "The requests that the step admitted now wait and run at the same time. Take them out of state.running.",
-    ),
-    _wrong(
-        "only_the_last",
-        "    if state.admitted:\n        state.waiting.insert(0, state.running.pop())\n" + CLOSE,
-        "Only the one admitted last goes back. The step admitted state.admitted requests.",
-    ),
-    _wrong(
-        "all_when_none",
-        "    n = state.admitted\n    state.waiting[:0] = state.running[-n:]\n    del state.running[-n:]\n" + CLOSE,
-        "When the step admitted none, all requests go back: in Python, running[-0:] is the whole list. Count "
-        "from the front.",
-    ),
-    _wrong(
-        "taken_off_again",
-        "    requests = {r.id: r for r in state.running}\n    for chunk in state.chunks:\n"
-        "        requests[chunk.request_id].num_computed -= chunk.num_tokens\n" + BACK + CLOSE,
-        "You subtract the chunk's tokens from num_computed. The plan never added them, so there is "
-        "nothing to subtract.",
-    ),
-    _wrong(
-        "from_the_start",
-        BACK + CLOSE + "    for request in state.running:\n        request.num_computed = 0\n",
-        "All requests start again at 0. What earlier steps have computed is still in the cache.",
-    ),
-    _wrong(
-        "advances",
-        "    requests = {r.id: r for r in state.running}\n    for chunk in state.chunks:\n"
-        "        requests[chunk.request_id].num_computed = chunk.stop\n" + BACK + CLOSE,
-        "The requests advance, although their chunks were not computed: they would go on behind keys and values that "
-        "are not there.",
-    ),
-)
+    to_the_end
+      state.waiting[:0] =  ->  state.waiting +=
+    The requests that the step admitted go to the end of the queue, behind others that came later. They were at the
+    front.
 
-RIGHT = (
-    """\
-def abort(state):
-    for _ in range(state.admitted):
-        state.waiting.insert(0, state.running.pop())
-    state.chunks = ()
-    state.admitted = 0
-""",
-    """\
-def abort(state):
-    keep = len(state.running) - state.admitted
-    state.running, back = state.running[:keep], state.running[keep:]
-    state.waiting = back + state.waiting
-    state.chunks, state.admitted = (), 0
-    return state
-""",
-)
+    turned_round
+      = state.running[first:]  ->  = reversed(state.running[first:])
+    The admitted requests come back in reverse order: each is put in front of the one before. Put them back in the order
+    in which they stood.
+
+    all_wait
+      len(state.running) - state.admitted  ->  0
+    All running requests go back to the queue. The ones that ran before the step stay in state.running.
+
+    all_with_a_chunk
+      | planned = {chunk.request_id for chunk in state.chunks}
+      | state.waiting[:0] = [r for r in state.running if r.id in planned]
+      | state.running = [r for r in state.running if r.id not in planned]
+      | state.chunks, state.admitted = (), 0
+    Every request with a chunk in the step goes back to the queue. Only the requests that this step admitted do: the
+    last state.admitted of state.running.
+
+    lost
+      state.waiting[:0] = state.running[first:]  ->
+    The requests that the step admitted are in no list any more: their users wait for ever. Put them into state.waiting.
+
+    in_both
+      del state.running[first:]  ->
+    The requests that the step admitted now wait and run at the same time. Take them out of state.running.
+
+    only_the_last
+      - state.admitted  ->  - min(state.admitted, 1)
+    Only the one admitted last goes back. The step admitted state.admitted requests.
+
+    all_when_none
+      len(state.running) - state.admitted  ->  -state.admitted
+    When the step admitted none, all requests go back: in Python, running[-0:] is the whole list. Count from the front.
+
+    taken_off_again
+      first =  ->  taken = {c.request_id: c.num_tokens for c in state.chunks}\nfirst =
+      del state  ->  for r in state.running:\n    r.num_computed -= taken.get(r.id, 0)\ndel state
+    You subtract the chunk's tokens from num_computed. The plan never added them, so there is nothing to subtract.
+
+    from_the_start
+      (), 0  ->  (), 0\nfor request in state.running:\n    request.num_computed = 0
+    All requests start again at 0. What earlier steps have computed is still in the cache.
+
+    advances
+      first =  ->  stops = {c.request_id: c.stop for c in state.chunks}\nfirst =
+      del state  ->  for r in state.running:\n    r.num_computed = stops.get(r.id, r.num_computed)\ndel state
+    The requests advance, although their chunks were not computed: they would go on behind keys and values that are not
+    there.
+"""
 
 EXERCISE = Exercise(
     name="abort",
     number="5.3",
-    title="The step was not computed",
     notebook="05_budget",
     mode="equal",
     groups=(Group("states", 2, cases, judge_with(_trouble, "{} steps")),),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 05, section 4.",
     imports=IMPORTS,
-    library=("course_lib.lessons.nb05_budget:abort",),
+    library=(SOLUTION,),
     driver=drive,
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
+from autograder.kept import known_mistakes
 from autograder.packing import pack, unpack
 from course_lib.schedule.request import Chunk
 
@@ -84,140 +85,79 @@ def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} batches")
 
 
-def _pack(
-    *,
-    ids: str = "tokens[chunk.request_id][chunk.start : chunk.stop]",
-    positions: str = "range(chunk.start, chunk.stop)",
-    q: str = "cu_q[-1] + chunk.num_tokens",
-    k: str = "cu_k[-1] + chunk.stop",
-    begin: str = "[0], [0]",
-    chunks: str = "chunks",
-    returned: str = "ids, positions, cu_q, cu_k",
-) -> str:
-    return f"""\
-def pack_ragged(chunks, tokens):
-    ids, positions = [], []
-    cu_q, cu_k = {begin}
-    for chunk in {chunks}:
-        ids += {ids}
-        positions += {positions}
-        cu_q.append({q})
-        cu_k.append({k})
-    return {returned}
+SOLUTION = "course_lib.lessons.nb05_budget:pack_ragged"
+
+MISTAKES = """
+    positions_from_the_chunk
+      range(chunk.start, chunk.stop)  ->  range(chunk.num_tokens)
+    The positions begin again at 0 in every chunk. A chunk's first token stands at chunk.start of its request.
+
+    positions_in_the_batch
+      range(chunk.start, chunk.stop)  ->  range(len(positions), len(ids))
+    The positions count the rows of the batch. A token's position is its place in its own request.
+
+    keys_of_the_chunk
+      cu_k[-1] + chunk.stop  ->  cu_k[-1] + chunk.num_tokens
+    cu_k counts the chunk's own keys only. A query also needs the keys of its request's tokens before the chunk:
+    chunk.stop of them in all.
+
+    keys_before_the_chunk
+      cu_k[-1] + chunk.stop  ->  cu_k[-1] + chunk.start
+    cu_k leaves out the chunk's own keys. A token sees itself: there are chunk.stop keys.
+
+    keys_of_the_whole_request
+      cu_k[-1] + chunk.stop  ->  cu_k[-1] + len(tokens[chunk.request_id])
+    cu_k counts all tokens of the request. The tokens behind the chunk have no keys yet: attention would read slots that
+    were never written.
+
+    lengths
+      len(ids)  ->  chunk.num_tokens
+      cu_k[-1] + chunk.stop  ->  chunk.stop
+    cu_q and cu_k hold each chunk's length. Add them up: each number is where the next chunk begins.
+
+    without_the_zero
+      return ids, positions, cu_q, cu_k  ->  return ids, positions, cu_q[1:], cu_k[1:]
+    The 0 at the beginning is missing: the list has one number more than there are chunks. It says where each chunk
+    begins, and where the last one ends.
+
+    newest_tokens
+      [chunk.start : chunk.stop]  ->  [-chunk.num_tokens :]
+    You take the last tokens of the request. A chunk in the middle of a prompt has others: from start to stop.
+
+    all_tokens
+      [chunk.start : chunk.stop]  ->  [: chunk.stop]
+      len(ids)  ->  cu_q[-1] + chunk.num_tokens
+    The tokens before the chunk are in the batch again. Their keys and values are in the cache; only the chunk's own
+    tokens run.
+
+    first_tokens
+      [chunk.start : chunk.stop]  ->  [: chunk.num_tokens]
+    Every chunk gets the first tokens of its request. Take those from chunk.start to chunk.stop - 1.
+
+    sorted_by_request
+      in chunks  ->  in sorted(chunks, key=lambda c: c.request_id)
+    You sort the chunks. The batch has the order of the plan, and the code that reads its result relies on that.
+
+    q_and_k_exchanged
+      return ids, positions, cu_q, cu_k  ->  return ids, positions, cu_k, cu_q
+    cu_q and cu_k are exchanged: q counts the new tokens, k the keys.
+
+    positions_from_one
+      range(chunk.start, chunk.stop)  ->  range(chunk.start + 1, chunk.stop + 1)
+    The positions count from 1. The first token of a prompt stands at position 0.
 """
-
-
-WRONG = (
-    WrongAnswer(
-        "positions_from_the_chunk",
-        _pack(positions="range(chunk.num_tokens)"),
-        "The positions begin again at 0 in every chunk. A chunk's first token stands at chunk.start of its request.",
-    ),
-    WrongAnswer(
-        "positions_in_the_batch",
-        _pack(positions="range(len(positions), len(positions) + chunk.num_tokens)"),
-        "The positions count the rows of the batch. A token's position is its place in its own request.",
-    ),
-    WrongAnswer(
-        "keys_of_the_chunk",
-        _pack(k="cu_k[-1] + chunk.num_tokens"),
-        "cu_k counts the chunk's own keys only. A query also needs the keys of its request's tokens before the chunk: "
-        "chunk.stop of them in all.",
-    ),
-    WrongAnswer(
-        "keys_before_the_chunk",
-        _pack(k="cu_k[-1] + chunk.start"),
-        "cu_k leaves out the chunk's own keys. A token sees itself: there are chunk.stop keys.",
-    ),
-    WrongAnswer(
-        "keys_of_the_whole_request",
-        _pack(k="cu_k[-1] + len(tokens[chunk.request_id])"),
-        "cu_k counts all tokens of the request. The tokens behind the chunk have no keys yet: attention would read "
-        "slots that were never written.",
-    ),
-    WrongAnswer(
-        "lengths",
-        _pack(q="chunk.num_tokens", k="chunk.stop"),
-        "cu_q and cu_k hold each chunk's length. Add them up: each number is where the next chunk begins.",
-    ),
-    WrongAnswer(
-        "without_the_zero",
-        _pack(
-            q="(cu_q[-1] if cu_q else 0) + chunk.num_tokens", k="(cu_k[-1] if cu_k else 0) + chunk.stop", begin="[], []"
-        ),
-        "The 0 at the beginning is missing: the list has one number more than there are chunks. It says where each "
-        "chunk begins, and where the last one ends.",
-    ),
-    WrongAnswer(
-        "newest_tokens",
-        _pack(ids="tokens[chunk.request_id][-chunk.num_tokens :]"),
-        "You take the last tokens of the request. A chunk in the middle of a prompt has others: from start to stop.",
-    ),
-    WrongAnswer(
-        "all_tokens",
-        _pack(ids="tokens[chunk.request_id][: chunk.stop]"),
-        "The tokens before the chunk are in the batch again. Their keys and values are in the cache; only the chunk's "
-        "own tokens run.",
-    ),
-    WrongAnswer(
-        "first_tokens",
-        _pack(ids="tokens[chunk.request_id][: chunk.num_tokens]"),
-        "Every chunk gets the first tokens of its request. Take those from chunk.start to chunk.stop - 1.",
-    ),
-    WrongAnswer(
-        "sorted_by_request",
-        _pack(chunks="sorted(chunks, key=lambda c: c.request_id)"),
-        "You sort the chunks. The batch has the order of the plan, and the code that reads its result relies on that.",
-    ),
-    WrongAnswer(
-        "q_and_k_exchanged",
-        _pack(returned="ids, positions, cu_k, cu_q"),
-        "cu_q and cu_k are exchanged: q counts the new tokens, k the keys.",
-    ),
-    WrongAnswer(
-        "positions_from_one",
-        _pack(positions="range(chunk.start + 1, chunk.stop + 1)"),
-        "The positions count from 1. The first token of a prompt stands at position 0.",
-    ),
-)
-
-RIGHT = (
-    """\
-def pack_ragged(chunks, tokens):
-    rows = [(c.request_id, p) for c in chunks for p in range(c.start, c.stop)]
-    cu_q = np.cumsum([0] + [c.stop - c.start for c in chunks])
-    cu_k = np.cumsum([0] + [c.stop for c in chunks])
-    return np.array([tokens[i][p] for i, p in rows]), np.array([p for _, p in rows]), cu_q, cu_k
-""",
-    """\
-def pack_ragged(chunks, tokens):
-    ids, positions, cu_q, cu_k = [], [], [], []
-    q = k = 0
-    for chunk in chunks:
-        cu_q.append(q)
-        cu_k.append(k)
-        for position in range(chunk.start, chunk.stop):
-            ids.append(tokens[chunk.request_id][position])
-            positions.append(position)
-            q += 1
-        k += chunk.stop
-    return [ids, positions, cu_q + [q], cu_k + [k]]
-""",
-)
 
 EXERCISE = Exercise(
     name="pack_ragged",
     number="5.4",
-    title="All chunks of a step as one batch",
     notebook="05_budget",
     mode="equal",
     groups=(Group("values", 3, cases, judge),),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 05, section 5.",
     imports="import numpy as np\nfrom collections.abc import Mapping, Sequence\n"
     "from course_lib.schedule.request import Chunk",
-    library=("course_lib.lessons.nb05_budget:pack_ragged",),
+    library=(SOLUTION,),
     driver=drive,
 )

@@ -9,7 +9,8 @@ import numpy as np
 
 from autograder.compare import counted, first_trouble, same_integers
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.exercises.nb05_plans import RIGHT, WRONG
+from autograder.exercises.nb05_plan_answers import MISTAKES
+from autograder.kept import known_mistakes
 from autograder.packing import pack, unpack
 from course_lib.schedule.request import Request
 
@@ -185,19 +186,19 @@ def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} states")
 
 
+SOLUTION = "course_lib.schedule.plan:plan_step"
+
 EXERCISE = Exercise(
     name="plan_step",
     number="5.1",
-    title="What does the next step compute?",
     notebook="05_budget",
     mode="equal",
     groups=(Group("budget", 4, plan_cases, judge), Group("knobs", 2, knob_cases, judge)),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 05, section 3.",
     imports="import numpy as np\nfrom collections.abc import Sequence\n"
     "from course_lib.schedule.request import Chunk, Request",
-    library=("course_lib.schedule.plan:plan_step", "course_lib.schedule.policies:plan_in_order"),
+    library=(SOLUTION, "course_lib.schedule.policies:plan_in_order"),
     driver=drive,
 )

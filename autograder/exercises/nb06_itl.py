@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import counted, first_trouble, same_integers, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
+from autograder.kept import known_mistakes
 
 NAMES = ("P50", "P99", "the longest")
 
@@ -51,131 +52,76 @@ def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} lists of gaps")
 
 
-def _wrong(name: str, message: str, *, before="", order="sorted(gaps)", rank="-(-percent * n // 100) - 1",
-           give="at(50), at(99), max(gaps)") -> WrongAnswer:  # fmt: skip
-    """Nearest rank with the given expressions where the mistakes are made."""
-    source = f"""\
-def itl(gaps):
-    {before or "pass"}
-    ordered = {order}
-    n = len(ordered)
+SOLUTION = "course_lib.lessons.nb06_tradeoff:itl"
 
-    def at(percent):
-        return ordered[max(min({rank}, n - 1), 0)]
+MISTAKES = """
+    one_rank_too_high
+      -(-percent * len(ordered) // 100) - 1  ->  percent * len(ordered) // 100
+    Your rank is one too high where it comes out whole: P99 of 100 gaps is the 99th when they are sorted, and that has
+    index 98.
 
-    return {give}
+    rank_rounded_down
+      -(-percent * len(ordered) // 100) - 1  ->  percent * len(ordered) // 100 - 1
+    Your rank is rounded down. P99 of 120 gaps is the 119th: 118 of them are only 98 in a hundred. Round up.
+
+    rank_of_the_last_index
+      -(-percent * len(ordered) // 100) - 1  ->  round(percent / 100 * (len(ordered) - 1))
+    Your rank is a share of the last index, rounded. Nearest rank takes a share of the number of gaps, rounded up.
+
+    between_two_gaps
+      (ordered[-(-percent * len(ordered) // 100) - 1] for percent in (50, 99))  ->  np.percentile(gaps, [50, 99])
+    This lies between two gaps: np.percentile and np.quantile mix neighbours by default. Nearest rank gives a gap that a
+    user really waited.
+
+    not_sorted
+      sorted(gaps)  ->  list(gaps)
+      ordered[-1]  ->  max(gaps)
+    The gaps are taken as they come. Ranks are places in the sorted list.
+
+    from_the_long_end
+      sorted(gaps)  ->  sorted(gaps, reverse=True)
+      ordered[-1]  ->  max(gaps)
+    The gaps are sorted from the longest down, so your P99 is the gap that 99 in a hundred exceed.
+
+    each_value_once
+      sorted(gaps)  ->  sorted(set(gaps))
+    Every length is counted once, however often it came. A wait that 110 of 120 gaps had must count 110 times.
+
+    longest_as_p99
+      p50, p99, ordered[-1]  ->  p50, ordered[-1], ordered[-1]
+    Your P99 is the longest gap. One gap in a hundred may be longer than P99, that is why both are reported.
+
+    p99_as_longest
+      p50, p99, ordered[-1]  ->  p50, p99, p99
+    Your longest gap is P99 again. The longest is the largest of all, and one stall among 120 gaps shows in nothing
+    else.
+
+    share_of_the_longest
+      ordered[-(-percent * len(ordered) // 100) - 1]  ->  ordered[-1] * percent // 100
+    Your percentiles are shares of the longest gap. P99 asks how many gaps are shorter, and not how long the longest is.
+
+    mean_as_p50
+      return p50  ->  return sum(gaps) // len(gaps)
+    Your P50 is the mean. One stall moves a mean; the middle gap stays where it is.
+
+    stalls_dropped
+      sorted(gaps)  ->  sorted(gaps)[: max(len(gaps) - 1, 1)]
+    The longest gap is left out before you count, as if it were an error of measurement. A user waited that long.
+
+    longest_first
+      p50, p99, ordered[-1]  ->  ordered[-1], p99, p50
+    The three numbers are right and in another order: P50, then P99, then the longest.
 """
-    return WrongAnswer(name, source, message)
-
-
-WRONG = (
-    _wrong(
-        "one_rank_too_high",
-        "Your rank is one too high where it comes out whole: P99 of 100 gaps is the 99th when they are sorted, and "
-        "that has index 98.",
-        rank="percent * n // 100",
-    ),
-    _wrong(
-        "rank_rounded_down",
-        "Your rank is rounded down. P99 of 120 gaps is the 119th: 118 of them are only 98 in a hundred. Round up.",
-        rank="percent * n // 100 - 1",
-    ),
-    _wrong(
-        "rank_of_the_last_index",
-        "Your rank is a share of the last index, rounded. Nearest rank takes a share of the number of "
-        "gaps, rounded up.",
-        rank="round(percent / 100 * (n - 1))",
-    ),
-    _wrong(
-        "between_two_gaps",
-        "This lies between two gaps: np.percentile and np.quantile mix neighbours by default. Nearest rank gives a "
-        "gap that a user really waited.",
-        give="[*np.percentile(gaps, [50, 99]), max(gaps)]",
-    ),
-    _wrong(
-        "not_sorted",
-        "The gaps are taken as they come. Ranks are places in the sorted list.",
-        order="list(gaps)",
-    ),
-    _wrong(
-        "from_the_long_end",
-        "The gaps are sorted from the longest down, so your P99 is the gap that 99 in a hundred exceed.",
-        order="sorted(gaps, reverse=True)",
-    ),
-    _wrong(
-        "each_value_once",
-        "Every length is counted once, however often it came. A wait that 110 of 120 gaps had must count 110 times.",
-        order="sorted(set(gaps))",
-    ),
-    _wrong(
-        "longest_as_p99",
-        "Your P99 is the longest gap. One gap in a hundred may be longer than P99, that is why both are reported.",
-        give="at(50), max(gaps), max(gaps)",
-    ),
-    _wrong(
-        "p99_as_longest",
-        "Your longest gap is P99 again. The longest is the largest of all, and one stall among 120 gaps shows "
-        "in nothing else.",
-        give="at(50), at(99), at(99)",
-    ),
-    _wrong(
-        "share_of_the_longest",
-        "Your percentiles are shares of the longest gap. P99 asks how many gaps are shorter, and not how long "
-        "the longest is.",
-        give="max(gaps) * 50 // 100, max(gaps) * 99 // 100, max(gaps)",
-    ),
-    _wrong(
-        "mean_as_p50",
-        "Your P50 is the mean. One stall moves a mean; the middle gap stays where it is.",
-        give="sum(gaps) // n, at(99), max(gaps)",
-    ),
-    _wrong(
-        "stalls_dropped",
-        "The longest gap is left out before you count, as if it were an error of measurement. A user waited that long.",
-        order="sorted(gaps)[: max(len(gaps) - 1, 1)]",
-        give="at(50), at(99), ordered[-1]",
-    ),
-    _wrong(
-        "longest_first",
-        "The three numbers are right and in another order: P50, then P99, then the longest.",
-        give="max(gaps), at(99), at(50)",
-    ),
-)
-
-RIGHT = (
-    """\
-def itl(gaps):
-    def least(percent):
-        for value in sorted(set(gaps)):
-            if 100 * sum(gap <= value for gap in gaps) >= percent * len(gaps):
-                return value
-
-    return least(50), least(99), max(gaps)
-""",
-    """\
-def itl(gaps):
-    return *np.percentile(gaps, [50, 99], method="inverted_cdf"), np.max(gaps)
-""",
-    """\
-def itl(gaps):
-    import math
-
-    ordered = sorted(gaps)
-    return [ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.99, 1.0)]
-""",
-)
 
 EXERCISE = Exercise(
     name="itl",
     number="6.1",
-    title="P50, P99 and the longest wait",
     notebook="06_tradeoff",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 06, section 2.",
     imports="import numpy as np\nfrom collections.abc import Sequence",
-    library=("course_lib.lessons.nb06_tradeoff:itl", "course_lib.cost.linear:percentile"),
+    library=(SOLUTION, "course_lib.cost.linear:percentile"),
 )

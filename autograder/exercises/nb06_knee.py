@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import counted, first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, drawn, shown, with_cost
+from autograder.kept import known_mistakes
 
 
 def value_cases(seed: int) -> list[Call]:
@@ -48,135 +49,89 @@ def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} targets")
 
 
-def _wrong(name: str, message: str, *, left="target_us - m.fixed_us - m.decode_us * users",
-           give="max(left // m.prefill_us_per_token, 0)") -> WrongAnswer:  # fmt: skip
-    source = f"def pick_chunk(target_us, users, m):\n    left = {left}\n    return {give}\n"
-    return WrongAnswer(name, source, message)
+SOLUTION = "course_lib.lessons.nb06_tradeoff:pick_chunk"
 
+MISTAKES = """
+    no_decodes
+      m.fixed_us - m.decode_us * users  ->  m.fixed_us
+    The users' decodes are left out. They are in the step, and their time is gone before the prompt gets any.
 
-WRONG = (
-    _wrong(
-        "no_decodes",
-        "The users' decodes are left out. They are in the step, and their time is gone before the prompt gets any.",
-        left="target_us - m.fixed_us",
-    ),
-    _wrong(
-        "no_fixed",
-        "The fixed part is left out. A step pays it before its first token.",
-        left="target_us - m.decode_us * users",
-    ),
-    _wrong(
-        "one_decode",
-        "One decode is taken off. Every user has one in the step.",
-        left="target_us - m.fixed_us - m.decode_us",
-    ),
-    _wrong(
-        "decodes_as_prompt_tokens",
-        "The decodes are paid as prompt tokens. A decode costs m.decode_us.",
-        left="target_us - m.fixed_us - m.prefill_us_per_token * users",
-    ),
-    _wrong(
-        "two_steps",
-        "A whole step of decodes is taken off as well, as if the gap spanned two steps. The decodes are in the "
-        "prompt's own step, so a gap is one step.",
-        left="target_us - 2 * (m.fixed_us + m.decode_us * users)",
-    ),
-    _wrong(
-        "rounded_up",
-        "It is rounded up. The step is then longer than the target: the largest chunk that still meets it is rounded"
-        " down.",
-        give="max(-(-left // m.prefill_us_per_token), 0)",
-    ),
-    _wrong(
-        "rounded",
-        "It is rounded to the nearest number of tokens. Half of the time that is one too many: round down.",
-        give="max((2 * left + m.prefill_us_per_token) // (2 * m.prefill_us_per_token), 0)",
-    ),
-    _wrong(
-        "strictly_below",
-        "A step that takes exactly the target meets it: at most the target is wanted.",
-        give="max((left - 1) // m.prefill_us_per_token, 0)",
-    ),
-    _wrong(
-        "below_zero",
-        "When the decodes alone take longer than the target, no chunk meets it. Say 0; a chunk has no negative length.",
-        give="left // m.prefill_us_per_token",
-    ),
-    _wrong(
-        "at_least_one",
-        "When the decodes alone take longer than the target, this says 1. A chunk of 1 token does not meet it "
-        "either: say 0.",
-        give="max(left // m.prefill_us_per_token, 1)",
-    ),
-    _wrong(
-        "budget",
-        "The users are taken off once more, as tokens. That would turn a budget into a chunk; the time of their "
-        "decodes is gone already.",
-        give="max(left // m.prefill_us_per_token - users, 0)",
-    ),
-    _wrong(
-        "with_the_decodes",
-        "The users are added, as tokens. That is the budget of the step: the chunk is the prompt's part of it.",
-        give="max(left // m.prefill_us_per_token, 0) + users",
-    ),
-    _wrong(
-        "whole_tiles",
-        "It is rounded down to a multiple of 128. That can be a good chunk on a GPU, but the largest one is asked for.",
-        give="max(left // m.prefill_us_per_token // 128 * 128, 0)",
-    ),
-    _wrong(
-        "per_user",
-        "The time is divided among the users. They wait side by side, and each of them waits for the whole step.",
-        give="max(left // m.prefill_us_per_token // max(users, 1), 0)",
-    ),
-    _wrong(
-        "reference_only",
-        "The numbers of the reference preset are written into the formula. They must come from m.",
-        left="target_us - 2_600 - 108 * users",
-        give="max(left // 18, 0)",
-    ),
-    _wrong(
-        "floats",
-        "A chunk is a whole number of tokens: divide with // instead of /.",
-        give="max(left / m.prefill_us_per_token, 0.0)",
-    ),
-)
+    no_fixed
+      target_us - m.fixed_us  ->  target_us
+    The fixed part is left out. A step pays it before its first token.
 
-RIGHT = (
-    """\
-def pick_chunk(target_us, users, m):
-    chunk = 0
-    while m.fixed_us + m.decode_us * users + m.prefill_us_per_token * (chunk + 1) <= target_us:
-        chunk += 1
-    return chunk
-""",
-    """\
-def pick_chunk(target_us, users, m):
-    fits, too_large = 0, target_us + 1
-    while too_large - fits > 1:
-        middle = (fits + too_large) // 2
-        if m.step_us(middle, users) <= target_us:
-            fits = middle
-        else:
-            too_large = middle
-    return fits
-""",
-)
+    one_decode
+      m.decode_us * users  ->  m.decode_us
+    One decode is taken off. Every user has one in the step.
+
+    decodes_as_prompt_tokens
+      m.decode_us * users  ->  m.prefill_us_per_token * users
+    The decodes are paid as prompt tokens. A decode costs m.decode_us.
+
+    two_steps
+      m.fixed_us - m.decode_us * users  ->  2 * (m.fixed_us + m.decode_us * users)
+    A whole step of decodes is taken off as well, as if the gap spanned two steps. The decodes are in the prompt's own
+    step, so a gap is one step.
+
+    rounded_up
+      left // m.prefill_us_per_token  ->  -(-left // m.prefill_us_per_token)
+    It is rounded up. The step is then longer than the target: the largest chunk that still meets it is rounded down.
+
+    rounded
+      left // m.prefill_us_per_token  ->  (2 * left + m.prefill_us_per_token) // (2 * m.prefill_us_per_token)
+    It is rounded to the nearest number of tokens. Half of the time that is one too many: round down.
+
+    strictly_below
+      left //  ->  (left - 1) //
+    A step that takes exactly the target meets it: at most the target is wanted.
+
+    below_zero
+      max(left // m.prefill_us_per_token, 0)  ->  left // m.prefill_us_per_token
+    When the decodes alone take longer than the target, no chunk meets it. Say 0; a chunk has no negative length.
+
+    at_least_one
+      m.prefill_us_per_token, 0)  ->  m.prefill_us_per_token, 1)
+    When the decodes alone take longer than the target, this says 1. A chunk of 1 token does not meet it either: say 0.
+
+    budget
+      left // m.prefill_us_per_token  ->  left // m.prefill_us_per_token - users
+    The users are taken off once more, as tokens. That would turn a budget into a chunk; the time of their decodes is
+    gone already.
+
+    with_the_decodes
+      max(left // m.prefill_us_per_token, 0)  ->  max(left // m.prefill_us_per_token, 0) + users
+    The users are added, as tokens. That is the budget of the step: the chunk is the prompt's part of it.
+
+    whole_tiles
+      left // m.prefill_us_per_token  ->  left // m.prefill_us_per_token // 128 * 128
+    It is rounded down to a multiple of 128. That can be a good chunk on a GPU, but the largest one is asked for.
+
+    per_user
+      left // m.prefill_us_per_token  ->  left // m.prefill_us_per_token // max(users, 1)
+    The time is divided among the users. They wait side by side, and each of them waits for the whole step.
+
+    reference_only
+      target_us - m.fixed_us - m.decode_us * users  ->  target_us - 2_600 - 108 * users
+      left // m.prefill_us_per_token  ->  left // 18
+    The numbers of the reference preset are written into the formula. They must come from m.
+
+    floats
+      left // m.prefill_us_per_token, 0  ->  left / m.prefill_us_per_token, 0.0
+    A chunk is a whole number of tokens: divide with // instead of /.
+"""
 
 EXERCISE = Exercise(
     name="pick_chunk",
     number="6.3",
-    title="The largest chunk that keeps the target",
     notebook="06_tradeoff",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 06, section 4.",
     imports=IMPORTS,
     library=(
-        "course_lib.lessons.nb06_tradeoff:pick_chunk",
+        SOLUTION,
         "course_lib.cost.linear:knee_chunk",
         "course_lib.cost.one_prompt:knee",
     ),

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from autograder.compare import first_trouble, same_floats
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
+from autograder.kept import known_mistakes
 from course_lib.lessons.nb06_tradeoff import Hardware
 
 NEAR_US = 2.0  # so that an answer that rounds each part to whole microseconds is right as well
@@ -69,136 +70,89 @@ def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} steps")
 
 
-def _wrong(name: str, message: str, *, read="hw.weight_bytes / hw.bytes_per_us", tokens="prefill + decodes",
-           multiply="hw.flops_per_token * tokens / hw.flops_per_us",
-           kv="hw.kv_bytes_per_token * decodes * context / hw.bytes_per_us",
-           give="max(read, multiply) + kv") -> WrongAnswer:  # fmt: skip
-    source = f"""\
-def roofline(prefill, decodes, context, hw):
-    tokens = {tokens}
-    read = {read}
-    multiply = {multiply}
-    kv = {kv}
-    return {give}
+SOLUTION = "course_lib.lessons.nb06_tradeoff:roofline"
+
+MISTAKES = """
+    added
+      max(read, multiply)  ->  read + multiply
+    Reading the weights and the arithmetic are added up. They run at the same time: the slower one counts.
+
+    faster_counts
+      max(read, multiply)  ->  min(read, multiply)
+    The faster of reading and arithmetic counts here. The step is done when both are.
+
+    bandwidth_only
+      max(read, multiply)  ->  read
+    The arithmetic is left out. With many tokens in the step it takes longer than reading the weights.
+
+    arithmetic_only
+      max(read, multiply)  ->  multiply
+    Reading the weights is left out. With few tokens in the step that is what takes the time.
+
+    no_context
+      max(read, multiply) + kv_read  ->  max(read, multiply)
+    Reading the decodes' contexts costs nothing here. Decodes share the weights with the prompt, and each reads its own
+    K and V.
+
+    one_context
+      decodes * context  ->  (decodes > 0) * context
+    One context is read for all decodes. Each decode reads its own.
+
+    decodes_not_multiplied
+      (prefill + decodes)  ->  prefill
+    The arithmetic counts the prompt's tokens alone. A decode is a token too, and is multiplied with all weights.
+
+    prompt_not_multiplied
+      (prefill + decodes)  ->  decodes
+    The arithmetic counts the decodes alone. The prompt's tokens are most of it.
+
+    context_multiplied
+      (prefill + decodes)  ->  (prefill + decodes * context)
+    The arithmetic counts the tokens of the decodes' contexts. Those were computed long ago; only their K and V are
+    read.
+
+    weights_for_each_token
+      hw.weight_bytes  ->  hw.weight_bytes * (prefill + decodes)
+    The weights are read again for each token. All tokens of a step share one reading: that is what riding along means.
+
+    weights_for_each_decode
+      max(read, multiply) + kv_read  ->  max(read, multiply) + kv_read + read * (prefill > 0 and decodes > 0)
+    The decodes read the weights a second time, as if they had a separate step. In one step all tokens share one
+    reading.
+
+    context_overlaps
+      max(read, multiply) + kv_read  ->  max(read + kv_read, multiply)
+    The contexts are read while the arithmetic runs. In this model attention comes after the matrix products, and its
+    time is added.
+
+    slowest_of_three
+      max(read, multiply) + kv_read  ->  max(read, multiply, kv_read)
+    Only the slowest of the three parts counts. The contexts are read after the matrix products: add their time.
+
+    prompt_reads_the_context
+      decodes * context  ->  (prefill + decodes) * context
+    The prompt's tokens read the decodes' contexts too. Only a decode reads its own request's K and V.
+
+    rates_swapped
+      (prefill + decodes) / hw.flops_per_us  ->  (prefill + decodes) / hw.bytes_per_us
+      hw.weight_bytes / hw.bytes_per_us  ->  hw.weight_bytes / hw.flops_per_us
+    The two rates are swapped: bytes are divided by flops_per_us, and arithmetic by bytes_per_us.
+
+    milliseconds
+      max(read, multiply) + kv_read  ->  (max(read, multiply) + kv_read) / 1_000
+    These are milliseconds. The rates are per microsecond, so the quotients are microseconds already.
 """
-    return WrongAnswer(name, source, message)
-
-
-WRONG = (
-    _wrong(
-        "added",
-        "Reading the weights and the arithmetic are added up. They run at the same time: the slower one counts.",
-        give="read + multiply + kv",
-    ),
-    _wrong(
-        "faster_counts",
-        "The faster of reading and arithmetic counts here. The step is done when both are.",
-        give="min(read, multiply) + kv",
-    ),
-    _wrong(
-        "bandwidth_only",
-        "The arithmetic is left out. With many tokens in the step it takes longer than reading the weights.",
-        give="read + kv",
-    ),
-    _wrong(
-        "arithmetic_only",
-        "Reading the weights is left out. With few tokens in the step that is what takes the time.",
-        give="multiply + kv",
-    ),
-    _wrong(
-        "no_context",
-        "Reading the decodes' contexts costs nothing here. Decodes share the weights with the prompt, and each reads "
-        "its own K and V.",
-        give="max(read, multiply)",
-    ),
-    _wrong(
-        "one_context",
-        "One context is read for all decodes. Each decode reads its own.",
-        kv="hw.kv_bytes_per_token * (decodes > 0) * context / hw.bytes_per_us",
-    ),
-    _wrong(
-        "decodes_not_multiplied",
-        "The arithmetic counts the prompt's tokens alone. A decode is a token too, and is multiplied with all weights.",
-        tokens="prefill",
-    ),
-    _wrong(
-        "prompt_not_multiplied",
-        "The arithmetic counts the decodes alone. The prompt's tokens are most of it.",
-        tokens="decodes",
-    ),
-    _wrong(
-        "context_multiplied",
-        "The arithmetic counts the tokens of the decodes' contexts. Those were computed long ago; only their K and V"
-        " are read.",
-        tokens="prefill + decodes * context",
-    ),
-    _wrong(
-        "weights_for_each_token",
-        "The weights are read again for each token. All tokens of a step share one reading: that is what "
-        "riding along means.",
-        read="hw.weight_bytes * tokens / hw.bytes_per_us",
-    ),
-    _wrong(
-        "weights_for_each_decode",
-        "The decodes read the weights a second time, as if they had a separate step. In one step all tokens "
-        "share one reading.",
-        give="max(read, multiply) + kv + read * (prefill > 0 and decodes > 0)",
-    ),
-    _wrong(
-        "context_overlaps",
-        "The contexts are read while the arithmetic runs. In this model attention comes after the matrix products, "
-        "and its time is added.",
-        give="max(read + kv, multiply)",
-    ),
-    _wrong(
-        "slowest_of_three",
-        "Only the slowest of the three parts counts. The contexts are read after the matrix products: add their time.",
-        give="max(read, multiply, kv)",
-    ),
-    _wrong(
-        "prompt_reads_the_context",
-        "The prompt's tokens read the decodes' contexts too. Only a decode reads its own request's K and V.",
-        kv="hw.kv_bytes_per_token * tokens * context / hw.bytes_per_us",
-    ),
-    _wrong(
-        "rates_swapped",
-        "The two rates are swapped: bytes are divided by flops_per_us, and arithmetic by bytes_per_us.",
-        read="hw.weight_bytes / hw.flops_per_us",
-        multiply="hw.flops_per_token * tokens / hw.bytes_per_us",
-    ),
-    _wrong(
-        "milliseconds",
-        "These are milliseconds. The rates are per microsecond, so the quotients are microseconds already.",
-        give="(max(read, multiply) + kv) / 1_000",
-    ),
-)
-
-RIGHT = (
-    """\
-def roofline(prefill, decodes, context, hw):
-    products = max(hw.weight_bytes // hw.bytes_per_us, (prefill + decodes) * hw.flops_per_token // hw.flops_per_us)
-    return products + decodes * context * hw.kv_bytes_per_token // hw.bytes_per_us
-""",
-    """\
-def roofline(prefill, decodes, context, hw):
-    times = np.array([hw.weight_bytes / hw.bytes_per_us, hw.flops_per_token / hw.flops_per_us * (prefill + decodes)])
-    contexts = sum(hw.kv_bytes_per_token * context for _ in range(decodes))
-    return times.max() + contexts / hw.bytes_per_us
-""",
-)
 
 EXERCISE = Exercise(
     name="roofline",
     number="6.4",
-    title="A step from bytes and arithmetic",
     notebook="06_tradeoff",
     mode="kernel",
     groups=(Group("values", 3, value_cases, judge_values),),
     same=same_floats,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 06, section 5.",
     imports="import numpy as np\nfrom course_lib.lessons.nb06_tradeoff import Hardware",
-    library=("course_lib.lessons.nb06_tradeoff:roofline",),
+    library=(SOLUTION,),
     driver=with_hardware,
 )

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from autograder.compare import first_index, first_trouble, same_integers, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, drawn
+from autograder.kept import known_mistakes
 from course_lib.cost.linear import LinearCost, chunked
 
 COLUMNS = ("chunk", "steps", "ttft_us", "worst_gap_us", "prefill_tok_per_s")
@@ -61,154 +62,95 @@ def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{rows} rows")
 
 
-def _wrong(name: str, message: str, *, over="chunks",
-           sizes="[min(chunk, prompt - at) for at in range(0, prompt, chunk)]",
-           steps="[m.step_us(size, users) for size in sizes]", ttft="sum(steps)", worst="max(steps)",
-           rate="prompt * 1_000_000 // ttft", row="(chunk, len(steps), ttft, worst, rate)") -> WrongAnswer:  # fmt: skip
-    """A loop like the library's, with the given expressions where the mistakes are made."""
-    source = f"""\
-def sweep(chunks, prompt, users, m):
-    rows = []
-    for chunk in {over}:
-        sizes = {sizes}
-        steps = {steps}
-        ttft = {ttft}
-        worst = {worst}
-        rate = {rate}
-        rows.append({row})
-    return rows
+SOLUTION = "course_lib.lessons.nb06_tradeoff:sweep"
+
+MISTAKES = """
+    rest_left_out
+      range(0, prompt, chunk)  ->  range(0, prompt - prompt % chunk or prompt, chunk)
+    What is left over when the chunks do not divide the prompt is never computed, and it holds the prompt's last token:
+    without it there is no first token of the answer.
+
+    last_chunk_full
+      min(chunk, prompt - start)  ->  chunk
+    The last step is counted as a full chunk. It computes what is left of the prompt.
+
+    no_decodes
+      prompt - start), users)  ->  prompt - start), 0)
+    No step has a decode in it. Every user gets a token in each step, and pays m.decode_us for it.
+
+    one_decode
+      prompt - start), users)  ->  prompt - start), 1)
+    Each step has one decode. All users decode in each step, one token each.
+
+    budget_as_chunk
+      min(chunk, prompt - start)  ->  min(chunk - users, prompt - start)
+      range(0, prompt, chunk)  ->  range(0, prompt, chunk - users)
+    The decodes are taken off the chunk, as if it were the budget that they share. Here `chunk` is the prompt's own part
+    of a step, and the decodes come on top.
+
+    fixed_once
+      sum(steps)  ->  sum(steps) - m.fixed_us * (len(steps) - 1)
+    The fixed part is counted for the first step only. Every step pays it: that is the price of small chunks.
+
+    one_step_more
+      sum(steps)  ->  sum(steps) + m.step_us(0, users)
+    Your TTFT goes on for one step of decodes. The prompt's first token comes at the end of the step that holds its last
+    token.
+
+    first_chunk_only
+      sum(steps)  ->  steps[0]
+    Your TTFT ends with the first chunk. The first token comes out of the prompt's last token, in the last chunk.
+
+    exclusive_gap
+      max(steps)  ->  max(steps) + m.step_us(0, users)
+    A step of decodes is added to the gap. That belongs to a prompt that runs alone; here the decodes are in the
+    prompt's own steps, and a gap is one step long.
+
+    last_gap
+      max(steps)  ->  steps[-1]
+    Your worst gap is the last step's. The last chunk may be short: take the longest.
+
+    mean_gap
+      max(steps)  ->  sum(steps) // len(steps)
+    Your worst gap is the mean step. Take the longest.
+
+    whole_freeze
+      max(steps)  ->  ttft
+    Your worst gap is the whole time until the first token. The users get a token at the end of each step.
+
+    decodes_counted
+      prompt * 1_000_000  ->  (prompt + users * len(steps)) * 1_000_000
+    The users' tokens are counted in the throughput too. Prefill throughput counts prompt tokens.
+
+    rounded_rate
+      prompt * 1_000_000 // ttft  ->  (prompt * 2_000_000 + ttft) // (2 * ttft)
+    The throughput is rounded to the nearest number. It is rounded down.
+
+    per_millisecond
+      1_000_000  ->  1_000
+    The throughput is in tokens per millisecond. A second has 1,000,000 microseconds.
+
+    sorted_rows
+      in chunks  ->  in sorted(chunks)
+    The rows are sorted by chunk. They should come in the order in which the chunk sizes were given.
+
+    gap_before_ttft
+      ttft, max(steps)  ->  max(steps), ttft
+    Two columns are swapped: first the TTFT, then the worst gap.
 """
-    return WrongAnswer(name, source, message)
-
-
-WRONG = (
-    _wrong(
-        "rest_left_out",
-        "What is left over when the chunks do not divide the prompt is never computed, and it holds the prompt's "
-        "last token: without it there is no first token of the answer.",
-        sizes="[chunk] * (prompt // chunk) or [prompt]",
-    ),
-    _wrong(
-        "last_chunk_full",
-        "The last step is counted as a full chunk. It computes what is left of the prompt.",
-        sizes="[chunk] * -(-prompt // chunk)",
-    ),
-    _wrong(
-        "no_decodes",
-        "No step has a decode in it. Every user gets a token in each step, and pays m.decode_us for it.",
-        steps="[m.step_us(size, 0) for size in sizes]",
-    ),
-    _wrong(
-        "one_decode",
-        "Each step has one decode. All users decode in each step, one token each.",
-        steps="[m.step_us(size, 1) for size in sizes]",
-    ),
-    _wrong(
-        "budget_as_chunk",
-        "The decodes are taken off the chunk, as if it were the budget that they share. Here `chunk` is the prompt's"
-        " own part of a step, and the decodes come on top.",
-        sizes="[min(chunk - users, prompt - at) for at in range(0, prompt, chunk - users)]",
-    ),
-    _wrong(
-        "fixed_once",
-        "The fixed part is counted for the first step only. Every step pays it: that is the price of small chunks.",
-        ttft="sum(steps) - m.fixed_us * (len(steps) - 1)",
-    ),
-    _wrong(
-        "one_step_more",
-        "Your TTFT goes on for one step of decodes. The prompt's first token comes at the end of the step that holds"
-        " its last token.",
-        ttft="sum(steps) + m.step_us(0, users)",
-    ),
-    _wrong(
-        "first_chunk_only",
-        "Your TTFT ends with the first chunk. The first token comes out of the prompt's last token, in the last chunk.",
-        ttft="steps[0]",
-    ),
-    _wrong(
-        "exclusive_gap",
-        "A step of decodes is added to the gap. That belongs to a prompt that runs alone; here the decodes are in "
-        "the prompt's own steps, and a gap is one step long.",
-        worst="max(steps) + m.step_us(0, users)",
-    ),
-    _wrong(
-        "last_gap",
-        "Your worst gap is the last step's. The last chunk may be short: take the longest.",
-        worst="steps[-1]",
-    ),
-    _wrong(
-        "mean_gap",
-        "Your worst gap is the mean step. Take the longest.",
-        worst="sum(steps) // len(steps)",
-    ),
-    _wrong(
-        "whole_freeze",
-        "Your worst gap is the whole time until the first token. The users get a token at the end of each step.",
-        worst="ttft",
-    ),
-    _wrong(
-        "decodes_counted",
-        "The users' tokens are counted in the throughput too. Prefill throughput counts prompt tokens.",
-        rate="(prompt + users * len(steps)) * 1_000_000 // ttft",
-    ),
-    _wrong(
-        "rounded_rate",
-        "The throughput is rounded to the nearest number. It is rounded down.",
-        rate="(prompt * 2_000_000 + ttft) // (2 * ttft)",
-    ),
-    _wrong(
-        "per_millisecond",
-        "The throughput is in tokens per millisecond. A second has 1,000,000 microseconds.",
-        rate="prompt * 1_000 // ttft",
-    ),
-    _wrong(
-        "sorted_rows",
-        "The rows are sorted by chunk. They should come in the order in which the chunk sizes were given.",
-        over="sorted(chunks)",
-    ),
-    _wrong(
-        "gap_before_ttft",
-        "Two columns are swapped: first the TTFT, then the worst gap.",
-        row="(chunk, len(steps), worst, ttft, rate)",
-    ),
-)
-
-RIGHT = (
-    """\
-def sweep(chunks, prompt, users, m):
-    rows = []
-    for chunk in chunks:
-        left, steps = prompt, []
-        while left > 0:
-            steps.append(m.fixed_us + m.prefill_us_per_token * min(chunk, left) + m.decode_us * users)
-            left -= chunk
-        rows.append([chunk, len(steps), sum(steps), max(steps), 1_000_000 * prompt // sum(steps)])
-    return rows
-""",
-    """\
-def sweep(chunks, prompt, users, m):
-    chunks = np.array(chunks)
-    steps = -(-prompt // chunks)
-    ttft = steps * (m.fixed_us + users * m.decode_us) + prompt * m.prefill_us_per_token
-    worst = m.fixed_us + users * m.decode_us + np.minimum(chunks, prompt) * m.prefill_us_per_token
-    return np.stack([chunks, steps, ttft, worst, 1_000_000 * prompt // ttft], axis=1)
-""",
-)
 
 EXERCISE = Exercise(
     name="sweep",
     number="6.2",
-    title="Sweep the chunk size",
     notebook="06_tradeoff",
     mode="equal",
     groups=(Group("values", 4, value_cases, judge_values),),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 06, section 3.",
     imports=IMPORTS,
     library=(
-        "course_lib.lessons.nb06_tradeoff:sweep",
+        SOLUTION,
         "course_lib.cost.linear:sweep",
         "course_lib.cost.linear:chunked",
         "course_lib.cost.one_prompt:sweep_point",
