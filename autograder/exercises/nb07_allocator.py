@@ -213,7 +213,6 @@ MISTAKES = r"""
 EXERCISE = Exercise(
     name="Allocator",
     number="7.3",
-    title="Allocate, share, release",
     notebook="07_prefix_cache",
     mode="equal",
     groups=(Group("trace", 3, trace_cases, judge_calls), Group("twice", 1, twice_cases, judge_calls)),

@@ -116,7 +116,6 @@ MISTAKES = r"""
 EXERCISE = Exercise(
     name="block_hash",
     number="7.1",
-    title="What a block is found by",
     notebook="07_prefix_cache",
     mode="equal",
     groups=(Group("values", 2, value_cases, judge_values),),

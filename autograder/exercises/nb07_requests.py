@@ -193,7 +193,6 @@ SOLUTION = "course_lib.lessons.nb07_prefix_cache:RequestCache"
 EXERCISE = Exercise(
     name="RequestCache",
     number="7.4",
-    title="Hits first, then new blocks",
     notebook="07_prefix_cache",
     mode="equal",
     groups=(Group("trace", 3, trace_cases, judge_calls), Group("tight", 2, tight_cases, judge_calls)),

@@ -151,7 +151,6 @@ MISTAKES = r"""
 EXERCISE = Exercise(
     name="PrefixCache",
     number="7.2",
-    title="The table",
     notebook="07_prefix_cache",
     mode="equal",
     groups=(Group("calls", 3, call_cases, judge_calls),),

@@ -209,7 +209,6 @@ MISTAKES = r"""
 EXERCISE = Exercise(
     name="RadixTree",
     number="7.5",
-    title="The same as a tree",
     notebook="07_prefix_cache",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values), Group("nodes", 1, node_cases, judge_nodes)),
