@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from right_answers import right_answers
 
 from autograder.build import ROOT
 from autograder.check import evaluate
@@ -198,7 +199,7 @@ def test_what_is_no_list_of_numbers_is_told_in_words(name, change, says):
 
 def test_the_parts_may_be_used_by_later_answers_and_lists_may_be_of_any_kind():
     exercise = EXERCISES["RequestCache"]
-    tuples = exercise.right_answers[0].replace("return list(hit) + list(fresh)", "return np.array([*hit, *fresh])")
+    tuples = right_answers(exercise)[0].replace("return list(hit) + list(fresh)", "return np.array([*hit, *fresh])")
     assert all(evaluate(exercise, group, exercise.compile(tuples)).passed for group in exercise.groups)
 
 

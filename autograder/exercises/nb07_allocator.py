@@ -8,8 +8,8 @@ import numpy as np
 
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.exercises.nb01_cache import same
-from autograder.exercises.nb07_allocator_answers import RIGHT, WRONG
 from autograder.exercises.nb07_shared import Told, flat, judge_told, noted, whole
+from autograder.kept import known_mistakes
 
 ALLOCATE, TOUCH, RELEASE, AGAIN = range(4)
 NONE, REFUSED = -1, -2
@@ -144,17 +144,81 @@ def judge_calls(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return Verdict(False, what=what)
 
 
+SOLUTION = "course_lib.lessons.nb07_prefix_cache:Allocator"
+
+MISTAKES = r"""
+    head_freed_first
+      reversed(blocks)  ->  blocks
+    Blocks are freed in forward order, so the head of a table is allocated again first. Without its head the rest of
+    a beginning cannot be found: free the tail first.
+
+    freed_to_the_front
+      self.free.append(block)  ->  self.free.insert(0, block)
+    Freed blocks go to the front and are allocated again at once. The block freed longest ago is allocated first:
+    append.
+
+    shared_block_freed
+      self.refs[block] -= 1  ->  self.refs[block] = 0
+    Release frees a block that another request still holds. A block is free when its last holder is gone.
+
+    lost_on_release
+      self.free.append(block)  ->  pass
+    Released blocks never become free: they leak, and free + held is no longer the whole pool. Append them to
+    `free`.
+
+    touched_and_free
+      self.free.remove(block)  ->  pass
+    A free block that is touched stays in `free`, so it will be allocated to another request while it is held. Take
+    it out.
+
+    touch_sets_one
+      self.refs[block] += 1  ->  self.refs[block] = 1
+    After touch a block counts one holder, however many there are. Add one, whether the block is free or held.
+
+    allocates_what_is_there
+      return None  ->  count = len(self.free)
+    When there are too few free blocks, all of them are allocated. All or nothing: return None.
+
+    one_must_stay
+      count > len(self.free)  ->  count >= len(self.free)
+    The last free block is never allocated: a request may take all free blocks, so use >.
+
+    lent_from_the_back
+      self.free[:count], self.free[count:]  ->  self.free[len(self.free) - count :], self.free[: len(self.free) - count]
+    Blocks are allocated from the back of `free`, where the most recently freed ones stand. Allocate from the front.
+
+    lent_without_count
+      self.refs[block] = 1  ->  pass
+    Allocate counts no holder for its blocks, so touch and release treat them as free. Set refs to 1.
+
+    released_twice
+      any(self.refs[block] == 0 for block in blocks)  ->  False
+      self.refs[block] -= 1  ->  self.refs[block] -= 1\nif self.refs[block] < 0:\n    self.free.append(block)
+    A table that is released a second time is accepted: its blocks stand in `free` twice and will be allocated to
+    two requests. Raise ValueError.
+
+    refused_halfway
+      any(self.refs[block] == 0 for block in blocks)  ->  False
+      self.refs[block] -= 1  ->  if self.refs[block] == 0:\n    raise ValueError("it is free")\nself.refs[block] -= 1
+    The second release is refused halfway: some blocks have lost a holder by then. Look at all blocks before you
+    change any.
+
+    ignored_twice
+      any(self.refs[block] == 0 for block in blocks)  ->  False
+      self.refs[block] -= 1  ->  if self.refs[block] == 0:\n    continue\nself.refs[block] -= 1
+    A second release is accepted in silence, and blocks that other requests hold lose a holder. Raise ValueError: a
+    caller that releases twice has a mistake somewhere else.
+"""
+
 EXERCISE = Exercise(
     name="Allocator",
     number="7.3",
-    title="Allocate, share, release",
     notebook="07_prefix_cache",
     mode="equal",
     groups=(Group("trace", 3, trace_cases, judge_calls), Group("twice", 1, twice_cases, judge_calls)),
     same=same,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 07, section 4.",
-    library=("course_lib.lessons.nb07_prefix_cache:Allocator", "course_lib.cache.allocator:BlockAllocator"),
+    library=(SOLUTION, "course_lib.cache.allocator:BlockAllocator"),
     driver=drive,
 )

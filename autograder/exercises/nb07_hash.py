@@ -7,7 +7,8 @@ import hashlib
 import numpy as np
 
 from autograder.compare import first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
+from autograder.kept import known_mistakes
 
 IMPORTS = "import hashlib\nfrom struct import pack\nimport numpy as np"
 
@@ -56,103 +57,72 @@ def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} blocks")
 
 
-def _wrong(name: str, value: str, message: str, reread: str = "") -> WrongAnswer:
-    return WrongAnswer(name, f"def block_hash(parent, token_ids):\n    {value}\n", message, reread)
+SOLUTION = "course_lib.cache.prefix:block_hash"
 
+MISTAKES = r"""
+    no_parent
+      parent + pack  ->  pack
+    The parent's hash is left out. Then equal tokens behind another beginning are taken for the same block, and a
+    request is served keys and values that were computed from another user's text.
 
-_PACKED = 'pack(f"<{len(token_ids)}q", *token_ids)'
-WRONG = (
-    _wrong(
-        "no_parent",
-        f"return hashlib.sha256({_PACKED}).digest()",
-        "The parent's hash is left out. Then equal tokens behind another beginning are taken for the same block, and "
-        "a request is served keys and values that were computed from another user's text.",
-    ),
-    _wrong(
-        "parent_behind",
-        f"return hashlib.sha256({_PACKED} + parent).digest()",
-        "The parent's hash stands behind the tokens. Any fixed order separates blocks, but every look-up must use "
-        "the same one: parent first.",
-    ),
-    _wrong(
-        "tokens_run_together",
-        'return hashlib.sha256(parent + "".join(map(str, token_ids)).encode()).digest()',
-        "The tokens' digits are run together: tokens 1, 23 and 12, 3 have the same hash. Give each token 8 bytes.",
-    ),
-    _wrong(
-        "text_of_the_list",
-        "return hashlib.sha256(parent + str(list(token_ids)).encode()).digest()",
-        "This hashes how Python writes the list. The docstring wants each token's 8 bytes: pack(f'<{n}q', *tokens).",
-    ),
-    _wrong(
-        "one_byte_each",
-        "return hashlib.sha256(parent + bytes(token % 256 for token in token_ids)).digest()",
-        "One byte a token is too small: tokens 7 and 263 become the same. Each token has 8 bytes.",
-    ),
-    _wrong(
-        "four_bytes_each",
-        'return hashlib.sha256(parent + np.array(token_ids).astype("<u4").tobytes()).digest()',
-        "Each token has 4 bytes here, and the docstring says 8.",
-    ),
-    _wrong(
-        "big_endian",
-        'return hashlib.sha256(parent + pack(f">{len(token_ids)}q", *token_ids)).digest()',
-        "The bytes of each token stand in the other order: '<' in pack means little-endian, '>' means big-endian.",
-    ),
-    _wrong(
-        "sorted_tokens",
-        'return hashlib.sha256(parent + pack(f"<{len(token_ids)}q", *sorted(token_ids))).digest()',
-        "The tokens are sorted first, so a block has the same hash in any order of its tokens. The order matters.",
-    ),
-    _wrong(
-        "first_token_only",
-        'return hashlib.sha256(parent + pack("<q", token_ids[0])).digest()',
-        "Only the first token goes in. Two blocks that begin alike would be taken for the same one.",
-    ),
-    _wrong(
-        "hex_text",
-        f"return hashlib.sha256(parent + {_PACKED}).hexdigest().encode()",
-        "This is the hash as text, 64 letters. .digest() gives its 32 bytes.",
-    ),
-    _wrong(
-        "short_parent",
-        f"return hashlib.sha256(parent[:8] + {_PACKED}).digest()",
-        "Only 8 bytes of the parent's hash go in. All 32 do: a short hash can be made to collide.",
-    ),
-    _wrong(
-        "xor_with_parent",
-        f"own = hashlib.sha256({_PACKED}).digest()\n    return bytes(a ^ b for a, b in zip(parent, own))",
-        "The parent is mixed in by XOR behind the hash. Then two blocks that change places give the same hash at the "
-        "end. Put the parent into what is hashed.",
-    ),
-)
+    parent_behind
+      parent + pack(f"<{len(token_ids)}q", *token_ids)  ->  pack(f"<{len(token_ids)}q", *token_ids) + parent
+    The parent's hash stands behind the tokens. Any fixed order separates blocks, but every look-up must use the
+    same one: parent first.
 
-RIGHT = (
-    """\
-def block_hash(parent, token_ids):
-    hasher = hashlib.sha256(parent)
-    for token in token_ids:
-        hasher.update(int(token).to_bytes(8, "little"))
-    return hasher.digest()
-""",
-    """\
-def block_hash(parent, token_ids):
-    return hashlib.sha256(b"".join([parent, np.asarray(token_ids, dtype="<i8").tobytes()])).digest()
-""",
-)
+    tokens_run_together
+      pack(f"<{len(token_ids)}q", *token_ids)  ->  "".join(map(str, token_ids)).encode()
+    The tokens' digits are run together: tokens 1, 23 and 12, 3 have the same hash. Give each token 8 bytes.
+
+    text_of_the_list
+      pack(f"<{len(token_ids)}q", *token_ids)  ->  str(list(token_ids)).encode()
+    This hashes how Python writes the list. The docstring wants each token's 8 bytes: pack(f'<{n}q', *tokens).
+
+    one_byte_each
+      pack(f"<{len(token_ids)}q", *token_ids)  ->  bytes(token % 256 for token in token_ids)
+    One byte a token is too small: tokens 7 and 263 become the same. Each token has 8 bytes.
+
+    four_bytes_each
+      pack(f"<{len(token_ids)}q", *token_ids)  ->  np.array(token_ids).astype("<u4").tobytes()
+    Each token has 4 bytes here, and the docstring says 8.
+
+    big_endian
+      "<{len(token_ids)}q"  ->  ">{len(token_ids)}q"
+    The bytes of each token stand in the other order: '<' in pack means little-endian, '>' means big-endian.
+
+    sorted_tokens
+      *token_ids  ->  *sorted(token_ids)
+    The tokens are sorted first, so a block has the same hash in any order of its tokens. The order matters.
+
+    first_token_only
+      pack(f"<{len(token_ids)}q", *token_ids)  ->  pack("<q", token_ids[0])
+    Only the first token goes in. Two blocks that begin alike would be taken for the same one.
+
+    hex_text
+      digest()  ->  hexdigest().encode()
+    This is the hash as text, 64 letters. .digest() gives its 32 bytes.
+
+    short_parent
+      parent +  ->  parent[:8] +
+    Only 8 bytes of the parent's hash go in. All 32 do: a short hash can be made to collide.
+
+    xor_with_parent
+      return hashlib.sha256(parent + pack  ->  own = hashlib.sha256(pack
+      .digest()  ->  .digest()\nreturn bytes(a ^ b for a, b in zip(parent, own))
+    The parent is mixed in by XOR behind the hash. Then two blocks that change places give the same hash at the end.
+    Put the parent into what is hashed.
+"""
 
 EXERCISE = Exercise(
     name="block_hash",
     number="7.1",
-    title="What a block is found by",
     notebook="07_prefix_cache",
     mode="equal",
     groups=(Group("values", 2, value_cases, judge_values),),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 07, section 2.",
     imports=IMPORTS,
-    library=("course_lib.cache.prefix:block_hash",),
+    library=(SOLUTION,),
     driver=drive,
 )

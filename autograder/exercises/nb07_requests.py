@@ -9,8 +9,9 @@ import numpy as np
 
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.exercises.nb01_cache import same
-from autograder.exercises.nb07_requests_answers import RIGHT, WRONG
+from autograder.exercises.nb07_requests_answers import MISTAKES
 from autograder.exercises.nb07_shared import Told, flat, judge_told, name_of, whole
+from autograder.kept import known_mistakes
 from course_lib.cache.allocator import BlockAllocator
 from course_lib.cache.prefix import PrefixIndex
 
@@ -187,17 +188,17 @@ def judge_calls(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return Verdict(True, count=f"{sum(len(call.args[3]) // 3 for call in calls)} calls") if verdict.passed else verdict
 
 
+SOLUTION = "course_lib.lessons.nb07_prefix_cache:RequestCache"
+
 EXERCISE = Exercise(
     name="RequestCache",
     number="7.4",
-    title="Hits first, then new blocks",
     notebook="07_prefix_cache",
     mode="equal",
     groups=(Group("trace", 3, trace_cases, judge_calls), Group("tight", 2, tight_cases, judge_calls)),
     same=same,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 07, section 5.",
-    library=("course_lib.lessons.nb07_prefix_cache:RequestCache",),
+    library=(SOLUTION,),
     driver=drive,
 )

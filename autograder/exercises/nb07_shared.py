@@ -80,11 +80,3 @@ def parsed(operations: Sequence[int]) -> list[tuple[int, list[int]]]:
         found.append((kind, list(operations[at + 2 : at + 2 + count])))
         at += 2 + count
     return found
-
-
-def changed(base: str, *changes: tuple[str, str]) -> str:
-    """`base` with each old text, which stands in it once, replaced by the new."""
-    for old, new in changes:
-        assert base.count(old) == 1, old
-        base = base.replace(old, new)
-    return base

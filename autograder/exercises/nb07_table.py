@@ -7,7 +7,7 @@ import numpy as np
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.exercises.nb01_cache import same
 from autograder.exercises.nb07_shared import Told, flat, judge_told, name_of, parsed
-from autograder.exercises.nb07_table_answers import RIGHT, WRONG
+from autograder.kept import known_mistakes
 
 PUBLISH, FORGET, MATCH, CONTAINS = range(4)
 
@@ -88,17 +88,75 @@ def judge_calls(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return judge_told(calls, outcomes, _told)
 
 
+SOLUTION = "course_lib.lessons.nb07_prefix_cache:PrefixCache"
+
+MISTAKES = r"""
+    goes_on_behind_a_gap
+      break  ->  continue
+    Match goes on behind a block that it does not find. What it finds there belongs to later positions: a hit is a
+    beginning, so stop at the first hash that is missing.
+
+    last_copy
+      self.blocks[value][0]  ->  self.blocks[value][-1]
+    Of several copies the last is found. The one that was published first is wanted.
+
+    one_block_for_each_hash
+      self.blocks.setdefault(value, []).append(block)  ->  self.blocks[value] = [block]
+      self.blocks[value].remove(block)  ->  self.blocks[value] = []
+    Each hash has one block, so a second copy pushes the first one out, and forgetting either loses both. Two
+    requests that compute the same block at the same time make two copies.
+
+    first_copy_only
+      if self.hashes[block] is None:  ->  if self.hashes[block] is None and value not in self.blocks:
+      value = self.hashes[block]  ->  value = self.hashes[block]\nif value is None:\n    return
+    A second copy is not kept. When the first is forgotten nothing is found, although the second copy is whole.
+
+    forget_all_copies
+      self.hashes[block] = None  ->  self.hashes = [None if h == value else h for h in self.hashes]
+      self.blocks[value].remove(block)  ->  self.blocks[value] = []
+    Forget drops all copies of a block's content. Only the one block is about to be overwritten.
+
+    found_after_forget
+      self.blocks[value].remove(block)  ->
+    Forget clears the block's entry and leaves the hash's: match still finds the block, which will soon hold another
+    text. Clear both directions.
+
+    still_contained
+      self.hashes[block] = None  ->
+    After forget the block is no longer matched, but `block in cache` is still True. Clear both directions.
+
+    published_twice
+      if self.hashes[block] is None:  ->  if True:
+    Publishing a block a second time lists it twice, so it is still found after forget. Publish it once.
+
+    match_takes_the_block
+      self.blocks[value][0]  ->  self.blocks[value].pop(0)
+      if value not in self.blocks:  ->  if not self.blocks.get(value):
+      self.blocks[value].remove(block)  ->  if block in self.blocks[value]:\n    self.blocks[value].remove(block)
+    Match takes the block out of the table, so the next request does not find it. Matching changes nothing.
+
+    unordered_copies
+      self.blocks[value][0]  ->  min(self.blocks[value])
+    Of several copies the one with the lowest number is found. The one that was published first is wanted.
+
+    all_or_nothing
+      break  ->  return []
+    Match gives nothing when any block is missing. The blocks in front of the gap are a hit.
+
+    contains_every_block
+      self.hashes[block] is not None  ->  block < len(self.hashes)
+    `block in cache` is True for every block that exists. It is asked whether the block can be found now.
+"""
+
 EXERCISE = Exercise(
     name="PrefixCache",
     number="7.2",
-    title="The table",
     notebook="07_prefix_cache",
     mode="equal",
     groups=(Group("calls", 3, call_cases, judge_calls),),
     same=same,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 07, section 3.",
-    library=("course_lib.lessons.nb07_prefix_cache:PrefixCache", "course_lib.cache.prefix:PrefixIndex"),
+    library=(SOLUTION, "course_lib.cache.prefix:PrefixIndex"),
     driver=drive,
 )

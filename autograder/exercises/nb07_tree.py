@@ -9,7 +9,7 @@ import numpy as np
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.exercises.nb01_cache import same
 from autograder.exercises.nb07_shared import Told, flat, judge_told, parsed
-from autograder.exercises.nb07_tree_answers import RIGHT, WRONG
+from autograder.kept import known_mistakes
 
 MATCH, INSERT = range(2)
 IMPORTS = "import numpy as np\nfrom course_lib.lessons.nb07_prefix_cache import Node, common, pages_of"
@@ -137,18 +137,85 @@ def judge_nodes(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return Verdict(False, what=f"{verdict.what} {how}") if "the tree behind it" in verdict.what else verdict
 
 
+SOLUTION = "course_lib.lessons.nb07_prefix_cache:RadixTree"
+
+MISTAKES = r"""
+    whole_run_matched
+      found += node.blocks[:same]  ->  found += node.blocks
+    Match takes all blocks of the node in which the prompts part. Those behind the parting hold another text: take
+    node.blocks[:same].
+
+    nothing_of_the_run
+      found += node.blocks[:same]  ->  found += node.blocks if same == len(node.pages) else []
+    Match leaves out the node in which the prompts part. Its first `same` blocks are a hit.
+
+    never_cut
+      lower = Node(node.pages[same:], node.blocks[same:], node.children)  ->  pass
+      node.pages, node.blocks, node.children = node.pages[:same], node.blocks[:same], {lower.pages[0]: lower}  ->
+    The node in which the prompts part is not cut, so the new child hangs behind its end: as if its text came after
+    all of the node's. Cut the node at the parting first.
+
+    lower_part_lost
+      {lower.pages[0]: lower}  ->  {}
+    After a cut the lower part is in no node's children, and all that is below it is lost. It becomes a child of the
+    upper part.
+
+    children_left_above
+      node.blocks[same:], node.children  ->  node.blocks[same:]
+      {lower.pages[0]: lower}  ->  {**node.children, lower.pages[0]: lower}
+    After a cut the old children still hang on the upper part. They come behind the lower part's end, so they belong
+    to it.
+
+    blocks_not_cut
+      node.pages[:same], node.blocks[:same]  ->  node.pages[:same], node.blocks
+    After a cut the upper part keeps all blocks. Cut `blocks` where you cut `pages`.
+
+    cut_one_late
+      lower = Node(  ->  if same + 1 == len(node.pages):\n    known += same\n    continue\nlower = Node(
+    A node is not cut when only its last block is left behind the parting. Cut whenever same < len(node.pages).
+
+    child_by_first_block_of_the_prompt
+      node.children[pages[known]] =  ->  node.children[pages[0]] =
+    The new child is filed under the prompt's first page. It is looked for under its own first page, pages[known].
+
+    blocks_from_the_front
+      blocks[known : len(pages)]  ->  blocks[: len(pages) - known]
+    The new node gets the first blocks of the table. Page i is in blocks[i]: the new ones begin at `known`.
+
+    all_of_the_prompt_again
+      Node(pages[known:], list(blocks[known : len(pages)]))  ->  Node(list(pages), list(blocks[: len(pages)]))
+    The new node holds the whole prompt, also what the nodes above it have. It holds what is behind them.
+
+    new_ones_counted
+      return known  ->  return len(pages) - known
+    Insert returns how many blocks are new. Wanted is how many were there already.
+
+    tokens_counted
+      return known  ->  return known * self.block_size
+    Insert returns tokens. Wanted is a number of blocks.
+
+    own_blocks_replaced
+      known += same  ->  node.blocks = list(blocks[known : known + same])\nknown += same
+    Insert replaces the tree's blocks by the caller's copies. Other requests' tables point at the tree's own: keep
+    those.
+
+    left_over_as_a_block
+      if known <  ->  left_over = tuple(token_ids[len(pages) * self.block_size :])\nif known <
+      if known  ->  pages += [left_over] if left_over else []\nif known
+    The tokens left over at the end are put in as a block. It is not full yet, and will be written again: whole
+    blocks only.
+"""
+
 EXERCISE = Exercise(
     name="RadixTree",
     number="7.5",
-    title="The same as a tree",
     notebook="07_prefix_cache",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values), Group("nodes", 1, node_cases, judge_nodes)),
     same=same,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 07, section 6.",
     imports=IMPORTS,
-    library=("course_lib.lessons.nb07_prefix_cache:RadixTree", "course_lib.cache.radix:RadixCache"),
+    library=(SOLUTION, "course_lib.cache.radix:RadixCache"),
     driver=drive,
 )
