@@ -24,3 +24,20 @@ def time_step_2(run, synchronize, clock, repeats):
         synchronize()
         stops.append(clock())
     return median(b - a for a, b in zip(stops, stops[1:]))
+
+
+def fit_linear_1(samples):
+    x = samples.copy()
+    us, x[:, 2] = x[:, 2].copy(), 1
+    per_token, per_decode, fixed = np.linalg.pinv(x) @ us
+    return fixed, per_token, per_decode
+
+
+def fit_linear_2(samples):
+    mean = samples.mean(axis=0)
+    tokens, decodes, us = (samples - mean).T
+    tt, td, dd = tokens @ tokens, tokens @ decodes, decodes @ decodes
+    det = tt * dd - td * td
+    per_token = (dd * (tokens @ us) - td * (decodes @ us)) / det
+    per_decode = (tt * (decodes @ us) - td * (tokens @ us)) / det
+    return [mean[2] - per_token * mean[0] - per_decode * mean[1], per_token, per_decode]
