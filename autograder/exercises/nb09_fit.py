@@ -124,6 +124,7 @@ MISTAKES = r"""
     lstsq returns a tuple: the solution first, then the residuals. This is the second.
 """
 
+
 def same(a: Outcome, b: Outcome) -> bool:
     """As same_floats, number by number: the fixed part is so large that a wrong slope beside it looks close."""
     if not same_floats(a, b):
