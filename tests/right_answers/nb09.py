@@ -3,6 +3,7 @@
 import numpy as np
 
 from course_lib.cost.work import work_of
+from course_lib.schedule.request import Chunk
 
 
 def time_step_1(run, synchronize, clock, repeats):
@@ -63,3 +64,71 @@ def recommend_2(target_us, users, longest, cost):
         if chunk + 2**power <= longest and fits(chunk + 2**power):
             chunk += 2**power
     return np.array([chunk, chunk + users if chunk else 0])
+
+
+def my_policy_1(requests, *, max_num_batched_tokens, max_chunk, max_num_seqs):
+    plan, tokens, clock = [], max_num_batched_tokens, 2_600.0
+
+    def give(r, us):
+        nonlocal tokens, clock
+        if len(plan) == max_num_seqs or any(c.request_id == r.id for c in plan):
+            return
+        each = 108 if r.decoding else 15 + 0.00074 * r.num_tokens
+        take = 1 if r.decoding else int(us // each)
+        take = min(take, tokens, r.num_uncomputed, max_chunk or r.num_uncomputed)
+        if take > 0:
+            plan.append(Chunk(r.id, r.num_computed, r.num_computed + take))
+            tokens, clock = tokens - take, clock + take * each
+
+    for r in requests:
+        if r.decoding:
+            give(r, 1)
+    prompts = [r for r in requests if not r.decoding]
+    if prompts:
+        free = 48_000 - clock
+        others = 15 * sum(r.num_uncomputed for r in prompts)
+        give(min(prompts, key=lambda r: r.arrival), max(free / 4, free - others))
+    for r in sorted(prompts, key=lambda r: r.num_uncomputed):
+        give(r, 48_000 - clock)
+    return tuple(plan)
+
+
+def my_policy_2(requests, max_num_batched_tokens, max_chunk, max_num_seqs):
+    """As the course's, with a shorter step and a third of it for the oldest prompt."""
+    chunks = [Chunk(r.id, r.num_computed, r.num_computed + 1) for r in requests if r.decoding]
+    del chunks[min(max_num_batched_tokens, max_num_seqs) :]
+    prompts = [r for r in requests if not r.decoding and r.num_uncomputed > 0]
+    left, us = max_num_batched_tokens - len(chunks), 46_000 - 2_600 - 108 * len(chunks)
+    oldest = min(prompts, key=lambda r: r.arrival, default=None)
+    kept = us / 3
+    for r in sorted(prompts, key=lambda r: (r is oldest, r.num_uncomputed)):
+        share = us if r is oldest else us - kept
+        take = min(r.num_uncomputed, max_chunk or left, left, int(share / (15 + 0.00074 * r.num_tokens)))
+        if take > 0 and len(chunks) < max_num_seqs:
+            chunks.append(Chunk(r.id, r.num_computed, r.num_computed + take))
+            left -= take
+            us -= take * (15 + 0.00074 * r.num_tokens)
+    return tuple(chunks)
+
+
+def my_policy_3(requests, max_num_batched_tokens, max_chunk, max_num_seqs):
+    """Short prompts before long ones, each group in order of arrival; the oldest first if it is short, else last."""
+    chunks = [Chunk(r.id, r.num_computed, r.num_computed + 1) for r in requests if r.decoding]
+    del chunks[min(max_num_batched_tokens, max_num_seqs) :]
+    prompts = [r for r in requests if not r.decoding and r.num_uncomputed > 0]
+    left, us = max_num_batched_tokens - len(chunks), 47_000 - 2_600 - 108 * len(chunks)
+    oldest = min(prompts, key=lambda r: r.arrival, default=None)
+    kept = us / 5
+
+    def place(r):
+        long = r.num_uncomputed > 600
+        return r is not oldest or long, long, r.arrival
+
+    for r in sorted(prompts, key=place):
+        share = us if r is oldest else us - kept
+        take = min(r.num_uncomputed, max_chunk or left, left, int(share / (15 + 0.00074 * r.num_tokens)))
+        if take > 0 and len(chunks) < max_num_seqs:
+            chunks.append(Chunk(r.id, r.num_computed, r.num_computed + take))
+            left -= take
+            us -= take * (15 + 0.00074 * r.num_tokens)
+    return tuple(chunks)
