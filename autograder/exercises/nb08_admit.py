@@ -105,7 +105,6 @@ MISTAKES = """
 EXERCISE = Exercise(
     name="admit",
     number="8.1",
-    title="How much of a prompt is attached",
     notebook="08_both",
     mode="equal",
     groups=(Group("values", 2, value_cases, judge_values),),

@@ -138,7 +138,6 @@ MISTAKES = r"""
 EXERCISE = Exercise(
     name="two_by_two",
     number="8.3",
-    title="Neither, one, the other, both",
     notebook="08_both",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),

@@ -139,7 +139,6 @@ MISTAKES = r"""
 EXERCISE = Exercise(
     name="next_chunk",
     number="8.2",
-    title="The next chunk behind a hit",
     notebook="08_both",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),

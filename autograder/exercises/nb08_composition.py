@@ -257,7 +257,6 @@ SOLUTION = "course_lib.lessons.nb08_both:check_composition"
 EXERCISE = Exercise(
     name="check_composition",
     number="8.4",
-    title="Write the test of the composition",
     notebook="08_both",
     mode="test",
     groups=(_group("behind_a_hit", 3), _group("saved", 2), _group("order", 2)),

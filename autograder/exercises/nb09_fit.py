@@ -136,7 +136,6 @@ def same(a: Outcome, b: Outcome) -> bool:
 EXERCISE = Exercise(
     name="fit_linear",
     number="9.2",
-    title="What does a step cost here?",
     notebook="09_production",
     mode="equal",
     groups=(Group("exact", 2, exact_cases, judge), Group("noisy", 1, noisy_cases, judge)),

@@ -282,7 +282,6 @@ SOLUTION = "course_lib.lessons.nb09_capstone:my_policy"
 EXERCISE = Exercise(
     name="my_policy",
     number="9.4",
-    title="Capstone: a policy of your own",
     notebook="09_production",
     mode="equal",
     groups=(

@@ -125,7 +125,6 @@ MISTAKES = r"""
 EXERCISE = Exercise(
     name="recommend",
     number="9.3",
-    title="Which knobs for which target?",
     notebook="09_production",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),

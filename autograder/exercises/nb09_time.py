@@ -164,7 +164,6 @@ MISTAKES = r"""
 EXERCISE = Exercise(
     name="time_step",
     number="9.1",
-    title="How long does a step take?",
     notebook="09_production",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),
