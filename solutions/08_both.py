@@ -652,24 +652,7 @@ for group in ("behind_a_hit", "saved", "order"):
 # </details>
 
 # %% id="test-solution" exercise="8.4" solution="check_composition" minutes=20 difficulty=4
-def check_composition(serve, reference):
-    """Raise AssertionError if the engine behind `serve` does not chunk and cache as it should.
-
-    serve(prompts, chunk, answer=1, together=False, preempt=0)   to be tested, blocks of 4 tokens; returns a list of
-                            (tokens, hit, k, v, logits), one for each prompt
-    reference(token_ids)    one right, cold pass; returns k, v, logits
-    """
-    ### BEGIN SOLUTION
-    a = [(7 * i * i + 3 * i) % 128 for i in range(24)]
-    b = a[:18] + [5, 4, 3, 2, 1]
-    one_by_one = serve([a, b, a], 7)
-    results = one_by_one + serve([a, b], 6, together=True) + serve([a], 6, answer=3, preempt=5)
-    for tokens, hit, *left in results:
-        for name, got, want in zip(("k", "v", "logits"), left, reference(tokens)):
-            assert np.array_equal(got, want), f"{name} differs for {len(tokens)} tokens after a hit of {hit}"
-    hits = [hit for _, hit, *_ in one_by_one]
-    assert hits == [0, 16, 20], f"hits of {hits}"
-    ### END SOLUTION
+# include course_lib.lessons.nb08_both:check_composition
 
 # %% [markdown] id="test-check-text"
 # The first check is about the tokens after a hit, the second about what is saved, the third about the order of events.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
+from autograder.kept import known_mistakes
 
 
 def value_cases(seed: int) -> list[Call]:
@@ -44,104 +45,71 @@ def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} prompts")
 
 
-def _wrong(name: str, body: str, message: str) -> WrongAnswer:
-    return WrongAnswer(name, f"def admit(prompt, shared, block_size):\n    return {body}\n", message)
+SOLUTION = "course_lib.lessons.nb08_both:admit"
 
+MISTAKES = """
+    no_cap
+      min(shared, prompt - 1)  ->  shared
+    A prompt that is cached from end to end is attached as a whole, and nothing is left to compute. The first answer
+    token comes from the logits of the last prompt token, so that one must be computed.
 
-WRONG = (
-    _wrong(
-        "no_cap",
-        "shared // block_size * block_size",
-        "A prompt that is cached from end to end is attached as a whole, and nothing is left to compute. The first "
-        "answer token comes from the logits of the last prompt token, so that one must be computed.",
-    ),
-    _wrong(
-        "single_tokens",
-        "min(shared, prompt - 1)",
-        "This attaches single tokens. The cache finds whole blocks: round down to a multiple of block_size.",
-    ),
-    _wrong(
-        "round_then_cap",
-        "min(shared // block_size * block_size, prompt - 1)",
-        "This rounds first and leaves out one token afterwards, so a full hit ends inside a block. Take the last token "
-        "out first, then round down.",
-    ),
-    _wrong(
-        "last_block_always",
-        "max(shared // block_size - 1, 0) * block_size",
-        "The last cached block is always given up. That is needed only where nothing else would be left to compute.",
-    ),
-    _wrong(
-        "shared_minus_one",
-        "max(shared - 1, 0) // block_size * block_size",
-        "The last shared token is taken out although the prompt goes on behind it. It is the prompt's last token that "
-        "must be left.",
-    ),
-    _wrong(
-        "rounds_up",
-        "min(-(-shared // block_size) * block_size, (prompt - 1) // block_size * block_size)",
-        "This rounds up. The last of these blocks is shared in part only: its other tokens are another prompt's.",
-    ),
-    _wrong(
-        "all_of_the_prompt",
-        "(prompt - 1) // block_size * block_size",
-        "This does not look at `shared`: it attaches every whole block of the prompt, computed or not.",
-    ),
-    _wrong(
-        "number_of_blocks",
-        "min(shared, prompt - 1) // block_size",
-        "This is how many blocks are attached. How many tokens is block_size times that.",
-    ),
-    _wrong(
-        "the_tail",
-        "prompt - min(shared, prompt - 1) // block_size * block_size",
-        "This is the tail, what is left to compute. The hit is the part before it.",
-    ),
-    _wrong(
-        "full_hit_is_no_hit",
-        "0 if shared == prompt else shared // block_size * block_size",
-        "A prompt that is cached from end to end gets nothing at all. All of its blocks but the last can be attached.",
-    ),
-    _wrong(
-        "cap_by_a_block",
-        "max(min(shared // block_size * block_size, prompt - block_size), 0)",
-        "This leaves a whole block's worth of tokens, and then the hit need not be in whole blocks. One token is "
-        "enough to leave; rounding down does the rest.",
-    ),
-    _wrong(
-        "nearest_block",
-        "min((shared + block_size // 2) // block_size * block_size, (prompt - 1) // block_size * block_size)",
-        "This rounds to the nearest block. A block of which more than half is shared still holds tokens that are not.",
-    ),
-)
+    single_tokens
+      prompt - 1) // block_size * block_size  ->  prompt - 1)
+    This attaches single tokens. The cache finds whole blocks: round down to a multiple of block_size.
 
-RIGHT = (
-    """\
-def admit(prompt, shared, block_size):
-    hit = 0
-    while hit + block_size <= shared and hit + block_size < prompt:
-        hit += block_size
-    return hit
-""",
-    """\
-def admit(prompt, shared, block_size):
-    blocks = shared // block_size
-    if blocks * block_size == prompt:
-        blocks -= 1
-    return blocks * block_size
-""",
-)
+    round_then_cap
+      min(shared, prompt - 1) // block_size * block_size  ->  min(shared // block_size * block_size, prompt - 1)
+    This rounds first and leaves out one token afterwards, so a full hit ends inside a block. Take the last token out
+    first, then round down.
+
+    last_block_always
+      min(shared, prompt - 1) // block_size  ->  max(shared // block_size - 1, 0)
+    The last cached block is always given up. That is needed only where nothing else would be left to compute.
+
+    shared_minus_one
+      min(shared, prompt - 1)  ->  max(shared - 1, 0)
+    The last shared token is taken out although the prompt goes on behind it. It is the prompt's last token that must be
+    left.
+
+    rounds_up
+      min(shared, prompt - 1) // block_size  ->  min(-(-shared // block_size), (prompt - 1) // block_size)
+    This rounds up. The last of these blocks is shared in part only: its other tokens are another prompt's.
+
+    all_of_the_prompt
+      min(shared, prompt - 1)  ->  (prompt - 1)
+    This does not look at `shared`: it attaches every whole block of the prompt, computed or not.
+
+    number_of_blocks
+      // block_size * block_size  ->  // block_size
+    This is how many blocks are attached. How many tokens is block_size times that.
+
+    the_tail
+      return min  ->  return prompt - min
+    This is the tail, what is left to compute. The hit is the part before it.
+
+    full_hit_is_no_hit
+      min(shared, prompt - 1)  ->  (shared if shared < prompt else 0)
+    A prompt that is cached from end to end gets nothing at all. All of its blocks but the last can be attached.
+
+    cap_by_a_block
+      min(shared,  ->  max(0, min(shared // block_size * block_size,
+      prompt - 1) // block_size * block_size  ->  prompt - block_size))
+    This leaves a whole block's worth of tokens, and then the hit need not be in whole blocks. One token is enough to
+    leave; rounding down does the rest.
+
+    nearest_block
+      min(shared, prompt - 1)  ->  min(shared + block_size // 2, prompt - 1)
+    This rounds to the nearest block. A block of which more than half is shared still holds tokens that are not.
+"""
 
 EXERCISE = Exercise(
     name="admit",
     number="8.1",
-    title="How much of a prompt is attached",
     notebook="08_both",
     mode="equal",
     groups=(Group("values", 2, value_cases, judge_values),),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 08, section 2.",
-    library=("course_lib.lessons.nb08_both:admit",),
+    library=(SOLUTION,),
 )

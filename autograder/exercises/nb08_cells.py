@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import first_index, first_trouble, same_integers, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, drawn
+from autograder.kept import known_mistakes
 from course_lib.cost.linear import LinearCost
 
 ROWS = ("neither", "chunking only", "caching only", "both")
@@ -73,141 +74,77 @@ def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} settings")
 
 
-def _wrong(name: str, message: str, *, order="((0, False), (0, True), (hit, False), (hit, True))",
-           alone="m.step_us(tail, 0)", gap="alone + m.step_us(0, users)", beside="users", first="0",
-           ttft="sum(steps)", longest="max(steps)", again="") -> WrongAnswer:  # fmt: skip
-    """A function like the library's, with the given expressions where the mistakes are made."""
-    source = f"""\
-def two_by_two(prompt, hit, users, chunk, m):
-    rows = []
-    for cached, cut in {order}:
-        tail = prompt - cached
-        if cut:
-            steps = [m.step_us(min(chunk, tail - done), {beside}) for done in range({first}, tail, chunk)]
-            rows.append(({ttft}, {longest}))
-        else:
-            alone = {alone}
-            rows.append((alone, {gap}))
-{again}    return rows
+SOLUTION = "course_lib.lessons.nb08_both:two_by_two"
+
+MISTAKES = r"""
+    mixed
+      m.step_us(tail, 0)  ->  m.step_us(tail, users)
+      alone + m.step_us(0, users)  ->  alone
+    Without chunking your prompt shares its step with the decodes: that is the mixed baseline. Here the prompt runs
+    alone in its step and the decodes wait, the exclusive baseline.
+
+    gap_ends_with_the_prompt
+      alone + m.step_us(0, users)  ->  alone
+    Without chunking your gap ends with the prompt's step. The users' next token comes at the end of the step behind it.
+
+    decodes_do_not_ride
+      tail - done), users)  ->  tail - done), 0)
+    The decodes are missing in the chunked steps. Each of these steps decodes a token for every user, and that takes
+    time.
+
+    fixed_once
+      sum(steps)  ->  sum(steps) - (len(steps) - 1) * m.fixed_us
+    The fixed part is paid once for all chunks. Each chunk runs in a separate step, and each step pays it.
+
+    whole_chunks_only
+      min(chunk, tail - done)  ->  chunk
+    Every step computes a full chunk. The last one computes only what is left of the tail.
+
+    rest_forgotten
+      sum(steps)  ->  sum(steps[: max(tail // chunk, 1)])
+    The last chunk is missing where it is not a full one. It ends the prompt, and the first token comes from it.
+
+    order_swapped
+      return cells  ->  return [cells[i] for i in (0, 2, 1, 3)]
+    Your second and third pair are swapped: chunking only comes before caching only.
+
+    hit_is_the_tail
+      (prompt, prompt - hit)  ->  (prompt, hit)
+    You compute the tokens of the hit. They are in the cache: what is computed is prompt - hit.
+
+    chunk_grid
+      steps = [  ->  tail = prompt - (prompt - tail) // chunk * chunk\nsteps = [
+    Of the hit you skip only whole chunks. A chunk may begin anywhere: what is cached is skipped to the last token of
+    the hit.
+
+    last_gap
+      max(steps)  ->  steps[-1]
+    This is the gap that the last chunk makes. The longest comes from the fullest step.
+
+    gap_is_the_mean
+      max(steps)  ->  sum(steps) // len(steps)
+    This is the mean of the gaps. Wanted is the longest.
+
+    decode_step_added
+      max(steps)  ->  max(steps) + m.step_us(0, users)
+    You add a decode step to the chunked gaps as well. There the users get a token in each of the prompt's own steps, so
+    no further step is waited for.
+
+    pair_swapped
+      return cells  ->  return [(gap, ttft) for ttft, gap in cells]
+    Your pairs are the wrong way round: first the TTFT, then the longest gap.
 """
-    return WrongAnswer(name, source, message)
-
-
-WRONG = (
-    _wrong(
-        "mixed",
-        "Without chunking your prompt shares its step with the decodes: that is the mixed baseline. Here the prompt "
-        "runs alone in its step and the decodes wait, the exclusive baseline.",
-        alone="m.step_us(tail, users)",
-        gap="alone",
-    ),
-    _wrong(
-        "gap_ends_with_the_prompt",
-        "Without chunking your gap ends with the prompt's step. The users' next token comes at the end of the "
-        "step behind it.",
-        gap="alone",
-    ),
-    _wrong(
-        "decodes_do_not_ride",
-        "The decodes are missing in the chunked steps. Each of these steps decodes a token for every user, and "
-        "that takes time.",
-        beside="0",
-    ),
-    _wrong(
-        "fixed_once",
-        "The fixed part is paid once for all chunks. Each chunk runs in a separate step, and each step pays it.",
-        ttft="sum(steps) - (len(steps) - 1) * m.fixed_us",
-    ),
-    _wrong(
-        "whole_chunks_only",
-        "Every step computes a full chunk. The last one computes only what is left of the tail.",
-        ttft="m.step_us(chunk, users) * len(steps)",
-        longest="m.step_us(chunk, users)",
-    ),
-    _wrong(
-        "rest_forgotten",
-        "The last chunk is missing where it is not a full one. It ends the prompt, and the first token comes from it.",
-        ttft="sum(steps[: max(tail // chunk, 1)])",
-    ),
-    _wrong(
-        "order_swapped",
-        "Your second and third pair are swapped: chunking only comes before caching only.",
-        order="((0, False), (hit, False), (0, True), (hit, True))",
-    ),
-    _wrong(
-        "hit_is_the_tail",
-        "You compute the tokens of the hit. They are in the cache: what is computed is prompt - hit.",
-        order="((0, False), (0, True), (prompt - hit, False), (prompt - hit, True))",
-    ),
-    _wrong(
-        "chunk_grid",
-        "Of the hit you skip only whole chunks. A chunk may begin anywhere: what is cached is skipped to the last "
-        "token of the hit.",
-        order="((0, False), (0, True), (hit, False), (hit // chunk * chunk, True))",
-    ),
-    _wrong(
-        "last_gap",
-        "This is the gap that the last chunk makes. The longest comes from the fullest step.",
-        longest="steps[-1]",
-    ),
-    _wrong(
-        "gap_is_the_mean",
-        "This is the mean of the gaps. Wanted is the longest.",
-        longest="sum(steps) // len(steps)",
-    ),
-    _wrong(
-        "decode_step_added",
-        "You add a decode step to the chunked gaps as well. There the users get a token in each of the prompt's own "
-        "steps, so no further step is waited for.",
-        longest="max(steps) + m.step_us(0, users)",
-    ),
-    _wrong(
-        "pair_swapped",
-        "Your pairs are the wrong way round: first the TTFT, then the longest gap.",
-        again="    rows = [(gap, ttft) for ttft, gap in rows]\n",
-    ),
-)
-
-RIGHT = (
-    """\
-def two_by_two(prompt, hit, users, chunk, m):
-    def alone(tail):
-        ttft = m.fixed_us + tail * m.prefill_us_per_token
-        return ttft, ttft + m.fixed_us + users * m.decode_us
-
-    def cut(tail):
-        full, rest = divmod(tail, chunk)
-        steps = [m.step_us(chunk, users)] * full
-        if rest:
-            steps.append(m.step_us(rest, users))
-        return sum(steps), steps[0]
-
-    return [alone(prompt), cut(prompt), alone(prompt - hit), cut(prompt - hit)]
-""",
-    """\
-def two_by_two(prompt, hit, users, chunk, m):
-    tails = np.array([prompt, prompt, prompt - hit, prompt - hit])
-    cut = np.array([False, True, False, True])
-    steps = np.where(cut, -(-tails // chunk), 1)
-    decodes = m.fixed_us + users * m.decode_us
-    ttft = m.prefill_us_per_token * tails + steps * np.where(cut, decodes, m.fixed_us)
-    gap = m.prefill_us_per_token * np.where(cut, np.minimum(tails, chunk), tails) + decodes
-    return np.stack([ttft, gap + np.where(cut, 0, m.fixed_us)], axis=1)
-""",
-)
 
 EXERCISE = Exercise(
     name="two_by_two",
     number="8.3",
-    title="Neither, one, the other, both",
     notebook="08_both",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 08, section 4.",
     imports=IMPORTS,
-    library=("course_lib.lessons.nb08_both:two_by_two",),
+    library=(SOLUTION,),
     driver=drive,
 )

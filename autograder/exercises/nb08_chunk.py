@@ -7,7 +7,8 @@ import operator
 import numpy as np
 
 from autograder.compare import first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
+from autograder.kept import known_mistakes
 from course_lib.schedule.request import Request
 
 IMPORTS = "import numpy as np\nfrom course_lib.schedule.request import Request"
@@ -76,130 +77,75 @@ def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} chunks")
 
 
-def _wrong(
-    name: str, message: str, *, start="request.num_computed", rest="request.num_tokens - start",
-    cap="max_chunk or left", least="max(take, 0)", more="", gives="start, start + take",
-) -> WrongAnswer:  # fmt: skip
-    """A function like the library's, with the given expressions where the mistakes are made."""
-    source = f"""\
-def next_chunk(request, left, max_chunk):
-    start = {start}
-    take = min({rest}, {cap}, left)
-    take = {least}
-{more}    return {gives}
+SOLUTION = "course_lib.lessons.nb08_both:next_chunk"
+
+MISTAKES = r"""
+    chunk_relative
+      return start, start + max(take, 0)  ->  return 0, max(take, 0)
+    Your chunks are counted from where the request stands, not from its first token. The engine needs absolute
+    positions: start is request.num_computed.
+
+    behind_the_hit
+      return start,  ->  start -= request.num_cached\nreturn start,
+    Your chunks are counted from the end of the hit. Positions begin at the prompt's first token, cached or not.
+
+    hit_not_counted
+      request.num_tokens - start  ->  request.num_tokens - start + request.num_cached
+    The chunk begins right, and what is left is counted as if nothing had been attached: it runs past the last token.
+
+    prompt_len
+      request.num_tokens  ->  request.prompt_len
+    What is left is counted to the end of the prompt. After a preemption the tokens of the answer must be computed
+    again, and a decode's token stands behind the prompt: request.num_tokens counts them all.
+
+    no_cap
+      max_chunk or left, left  ->  left
+    max_chunk is ignored. One request may take no more than that in a step, however much budget is left.
+
+    cap_of_zero
+      max_chunk or left  ->  max_chunk
+    max_chunk=0 means that there is no cap. Here it means that nothing may be taken.
+
+    no_budget
+      max_chunk or left, left  ->  max_chunk or request.num_tokens
+    `left` is ignored: the step holds more tokens than its budget. Other requests have taken their part before.
+
+    negative
+      max(take, 0)  ->  take
+    The budget is overdrawn, and so your chunk has a negative length. Nothing is left then: take 0.
+
+    at_least_one
+      max(take, 0)  ->  max(take, 1)
+    At least one token is taken, even when no budget is left. That is how a budget gets overdrawn.
+
+    length
+      start + max(take, 0)  ->  max(take, 0)
+    The second number is the chunk's length. It should be its stop, which is start plus the length.
+
+    last_token_included
+      start + max(take, 0)  ->  start + max(take, 0) - 1
+    The second number is the chunk's last token. It should be its stop, one behind the last.
+
+    advances
+      return start,  ->  request.num_computed += max(take, 0)\nreturn start,
+    Your function advances num_computed. It is asked what to compute; the tokens are computed only when the step has
+    run, and a step may fail.
+
+    on_the_grid
+      start = request.num_computed  ->  start = request.num_computed // (max_chunk or 1) * (max_chunk or 1)
+    Your chunk begins at a multiple of max_chunk. A hit may end anywhere, and the chunk begins right behind it.
 """
-    return WrongAnswer(name, source, message)
-
-
-WRONG = (
-    _wrong(
-        "chunk_relative",
-        "Your chunks are counted from where the request stands, not from its first token. The engine needs absolute "
-        "positions: start is request.num_computed.",
-        gives="0, take",
-    ),
-    _wrong(
-        "behind_the_hit",
-        "Your chunks are counted from the end of the hit. Positions begin at the prompt's first token, cached or not.",
-        gives="start - request.num_cached, start - request.num_cached + take",
-    ),
-    _wrong(
-        "hit_not_counted",
-        "The chunk begins right, and what is left is counted as if nothing had been attached: it runs past "
-        "the last token.",
-        rest="request.num_tokens - start + request.num_cached",
-    ),
-    _wrong(
-        "prompt_len",
-        "What is left is counted to the end of the prompt. After a preemption the tokens of the answer must be "
-        "computed again, and a decode's token stands behind the prompt: request.num_tokens counts them all.",
-        rest="request.prompt_len - start",
-    ),
-    _wrong(
-        "no_cap",
-        "max_chunk is ignored. One request may take no more than that in a step, however much budget is left.",
-        cap="left",
-    ),
-    _wrong(
-        "cap_of_zero",
-        "max_chunk=0 means that there is no cap. Here it means that nothing may be taken.",
-        cap="max_chunk",
-    ),
-    WrongAnswer(
-        "no_budget",
-        """\
-def next_chunk(request, left, max_chunk):
-    start = request.num_computed
-    take = request.num_tokens - start
-    if max_chunk:
-        take = min(take, max_chunk)
-    return start, start + take
-""",
-        "`left` is ignored: the step holds more tokens than its budget. Other requests have taken their part before.",
-    ),
-    _wrong(
-        "negative",
-        "The budget is overdrawn, and so your chunk has a negative length. Nothing is left then: take 0.",
-        least="take",
-    ),
-    _wrong(
-        "at_least_one",
-        "At least one token is taken, even when no budget is left. That is how a budget gets overdrawn.",
-        least="max(take, 1)",
-    ),
-    _wrong(
-        "length",
-        "The second number is the chunk's length. It should be its stop, which is start plus the length.",
-        gives="start, take",
-    ),
-    _wrong(
-        "last_token_included",
-        "The second number is the chunk's last token. It should be its stop, one behind the last.",
-        gives="start, start + take - 1",
-    ),
-    _wrong(
-        "advances",
-        "Your function advances num_computed. It is asked what to compute; the tokens are computed only when the step "
-        "has run, and a step may fail.",
-        more="    request.num_computed += take\n",
-    ),
-    _wrong(
-        "on_the_grid",
-        "Your chunk begins at a multiple of max_chunk. A hit may end anywhere, and the chunk begins right behind it.",
-        start="request.num_computed // max_chunk * max_chunk if max_chunk else request.num_computed",
-    ),
-)
-
-RIGHT = (
-    """\
-def next_chunk(request, left, max_chunk):
-    start = stop = request.num_computed
-    if left > 0:
-        stop = min(request.num_tokens, start + left)
-        if max_chunk > 0:
-            stop = min(stop, start + max_chunk)
-    return start, stop
-""",
-    """\
-def next_chunk(request, left, max_chunk):
-    limits = [request.num_uncomputed, left, *([max_chunk] if max_chunk else [])]
-    take = int(np.clip(min(limits), 0, None))
-    return [request.num_computed, request.num_computed + take]
-""",
-)
 
 EXERCISE = Exercise(
     name="next_chunk",
     number="8.2",
-    title="The next chunk behind a hit",
     notebook="08_both",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 08, section 3.",
     imports=IMPORTS,
-    library=("course_lib.lessons.nb08_both:next_chunk",),
+    library=(SOLUTION,),
     driver=drive,
 )

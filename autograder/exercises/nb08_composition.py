@@ -10,9 +10,10 @@ import numpy as np
 
 from autograder.compare import broke, printed_note
 from autograder.exercise import Call, Callback, Exercise, Group, Outcome, Raised, Returned, Verdict
-from autograder.exercises.nb08_composition_answers import RIGHT, WRONG
+from autograder.exercises import nb08_composition_answers
 from autograder.exercises.nb08_engines import make_reference, make_serve
 from autograder.exercises.nb08_faults import BLOCK
+from autograder.kept import known_mistakes
 
 LABEL = "check_composition(serve, reference)"
 REFUSALS = ("AssertionError", "EngineStopped")  # the second comes out of serve, when the engine cannot go on
@@ -251,16 +252,16 @@ def _group(name: str, points: int) -> Group:
     return Group(name, points, *made)
 
 
+SOLUTION = "course_lib.lessons.nb08_both:check_composition"
+
 EXERCISE = Exercise(
     name="check_composition",
     number="8.4",
-    title="Write the test of the composition",
     notebook="08_both",
     mode="test",
     groups=(_group("behind_a_hit", 3), _group("saved", 2), _group("order", 2)),
     same=same,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, nb08_composition_answers.MISTAKES),
     reread="Reread notebook 08, section 5.",
     callbacks={"serve": make_serve, "reference": make_reference},
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import first_trouble, same_floats
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
+from autograder.kept import known_mistakes
 
 CLOSE = 1e-6
 NAMES = ("fixed us of a step", "us per prompt token", "us per decode")
@@ -56,105 +57,72 @@ def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} fits")
 
 
-def _wrong(name: str, body: str, message: str) -> WrongAnswer:
-    lines = "".join(f"    {line}\n" for line in body.splitlines())
-    return WrongAnswer(name, f"def fit_linear(samples):\n    tokens, decodes, us = samples.T\n{lines}", message)
+SOLUTION = "course_lib.lessons.nb09_device:fit_linear"
 
+MISTAKES = r"""
+    no_fixed_part
+      np.ones(len(samples)), samples[:, 0]  ->  samples[:, 0]
+      return np  ->  return np.r_[0.0, np
+      rcond=None)[0]  ->  rcond=None)[0]]
+    There is no fixed part: an empty step would take no time. Give the table a column of ones for it.
 
-SOLVE = "return np.linalg.lstsq({}, us, rcond=None)[0]"
-ONE = "np.ones(len(us))"
-WRONG = (
-    _wrong(
-        "no_fixed_part",
-        "per = np.linalg.lstsq(samples[:, :2], us, rcond=None)[0]\nreturn np.array([0.0, *per])",
-        "There is no fixed part: an empty step would take no time. Give the table a column of ones for it.",
-    ),
-    _wrong(
-        "fixed_part_last",
-        SOLVE.format(f"np.column_stack([tokens, decodes, {ONE}])"),
-        "The three numbers are in another order: the fixed part comes first, then a prompt token, then a decode.",
-    ),
-    _wrong(
-        "swapped",
-        SOLVE.format(f"np.column_stack([{ONE}, decodes, tokens])"),
-        "The cost of a prompt token and the cost of a decode are swapped. Column 0 of the samples "
-        "counts prompt tokens.",
-    ),
-    _wrong(
-        "a_decode_is_a_token",
-        "fixed, per = np.linalg.lstsq(np.column_stack([np.ones(len(us)), tokens + decodes]), us, rcond=None)[0]\n"
-        "return np.array([fixed, per, per])",
-        "A decode is counted as one more prompt token. It is computed like one, but it also reads the keys and "
-        "values of everything before it: it needs its own column.",
-    ),
-    _wrong(
-        "parts_alone",
-        "alone, only = decodes == 0, tokens == 0\n"
-        "per_token, fixed = np.polyfit(tokens[alone], us[alone], 1)\n"
-        "per_decode, _ = np.polyfit(decodes[only], us[only], 1)\n"
-        "return np.array([fixed, per_token, per_decode])",
-        "Steps with prompt tokens and decodes are left out. Without noise that is right; with noise every measured "
-        "step should count, in one fit.",
-    ),
-    _wrong(
-        "three_steps",
-        "table = np.column_stack([np.ones(len(us)), tokens, decodes])\n"
-        "pick = [np.argmax(tokens), np.argmax(decodes), np.argmin(us)]\n"
-        "return np.linalg.lstsq(table[pick], us[pick], rcond=None)[0]",
-        "Three steps give three numbers, and all the others are ignored. Without noise that is right; with noise these "
-        "three carry their own errors into the answer.",
-    ),
-    _wrong(
-        "relative_errors",
-        "table = np.column_stack([np.ones(len(us)), tokens, decodes]) / us[:, None]\n"
-        "return np.linalg.lstsq(table, np.ones(len(us)), rcond=None)[0]",
-        "This makes the relative errors small, each step's error divided by its time. That is a good choice, and "
-        "fit_cost makes it; here the squared errors in us are asked for.",
-    ),
-    _wrong(
-        "whole_numbers",
-        "table = np.column_stack([np.ones(len(us)), tokens, decodes])\n"
-        "return np.round(np.linalg.lstsq(table, us, rcond=None)[0])",
-        "The result is rounded to whole microseconds. With 18 us per prompt token half a microsecond is 3 %: "
-        "do not round.",
-    ),
-    _wrong(
-        "ridge",
-        "table = np.column_stack([np.ones(len(us)), tokens, decodes])\n"
-        "return np.linalg.solve(table.T @ table + np.eye(3), table.T @ us)",
-        "Something is added to the diagonal, which pulls the costs towards 0 (ridge regression). Exact samples must "
-        "give the exact cost back.",
-    ),
-    _wrong(
-        "mean_per_token",
-        "fixed = us.min()\nper_token = ((us - fixed)[tokens > 0] / tokens[tokens > 0]).mean()\n"
-        "per_decode = ((us - fixed)[decodes > 0] / decodes[decodes > 0]).mean()\n"
-        "return np.array([fixed, per_token, per_decode])",
-        "Each cost is a mean of times divided by counts, so a mixed step's time counts as its tokens' and as its "
-        "decodes' too. Fit all three together.",
-    ),
-    _wrong(
-        "residuals",
-        f"return np.linalg.lstsq(np.column_stack([{ONE}, tokens, decodes]), us, rcond=None)[1]",
-        "lstsq returns a tuple: the solution first, then the residuals. This is the second.",
-    ),
-)
+    fixed_part_last
+      np.ones(len(samples)), samples[:, 0], samples[:, 1]  ->  samples[:, 0], samples[:, 1], np.ones(len(samples))
+    The three numbers are in another order: the fixed part comes first, then a prompt token, then a decode.
 
-RIGHT = (
-    "def fit_linear(samples):\n"
-    "    x = samples.copy()\n"
-    "    us, x[:, 2] = x[:, 2].copy(), 1\n"
-    "    per_token, per_decode, fixed = np.linalg.pinv(x) @ us\n"
-    "    return fixed, per_token, per_decode\n",
-    "def fit_linear(samples):\n"
-    "    mean = samples.mean(axis=0)\n"
-    "    tokens, decodes, us = (samples - mean).T\n"
-    "    tt, td, dd = tokens @ tokens, tokens @ decodes, decodes @ decodes\n"
-    "    det = tt * dd - td * td\n"
-    "    per_token = (dd * (tokens @ us) - td * (decodes @ us)) / det\n"
-    "    per_decode = (tt * (decodes @ us) - td * (tokens @ us)) / det\n"
-    "    return [mean[2] - per_token * mean[0] - per_decode * mean[1], per_token, per_decode]\n",
-)
+    swapped
+      samples[:, 0], samples[:, 1]  ->  samples[:, 1], samples[:, 0]
+    The cost of a prompt token and the cost of a decode are swapped. Column 0 of the samples counts prompt tokens.
+
+    a_decode_is_a_token
+      samples[:, 0], samples[:, 1]  ->  samples[:, 0] + samples[:, 1]
+      rcond=None)[0]  ->  rcond=None)[0][[0, 1, 1]]
+    A decode is counted as one more prompt token. It is computed like one, but it also reads the keys and values of
+    everything before it: it needs its own column.
+
+    parts_alone
+      | tokens, decodes, us = samples.T
+      | alone, only = decodes == 0, tokens == 0
+      | per_token, fixed = np.polyfit(tokens[alone], us[alone], 1)
+      | per_decode, _ = np.polyfit(decodes[only], us[only], 1)
+      | return np.array([fixed, per_token, per_decode])
+    Steps with prompt tokens and decodes are left out. Without noise that is right; with noise every measured step
+    should count, in one fit.
+
+    three_steps
+      columns = np  ->  samples = samples[[*samples[:, :2].argmax(axis=0), samples[:, 2].argmin()]]\ncolumns = np
+    Three steps give three numbers, and all the others are ignored. Without noise that is right; with noise these three
+    carry their own errors into the answer.
+
+    relative_errors
+      samples[:, 1]])  ->  samples[:, 1]]) / samples[:, 2:]
+      columns, samples[:, 2]  ->  columns, np.ones(len(samples))
+    This makes the relative errors small, each step's error divided by its time. That is a good choice, and fit_cost
+    makes it; here the squared errors in us are asked for.
+
+    whole_numbers
+      rcond=None)[0]  ->  rcond=None)[0].round()
+    The result is rounded to whole microseconds. With 18 us per prompt token half a microsecond is 3 %: do not round.
+
+    ridge
+      np.linalg.lstsq(columns  ->  np.linalg.solve(columns.T @ columns + np.eye(3)
+      samples[:, 2], rcond=None)[0]  ->  columns.T @ samples[:, 2])
+    Something is added to the diagonal, which pulls the costs towards 0 (ridge regression). Exact samples must give the
+    exact cost back.
+
+    mean_per_token
+      | tokens, decodes, us = samples.T
+      | fixed = us.min()
+      | per_token = ((us - fixed)[tokens > 0] / tokens[tokens > 0]).mean()
+      | per_decode = ((us - fixed)[decodes > 0] / decodes[decodes > 0]).mean()
+      | return np.array([fixed, per_token, per_decode])
+    Each cost is a mean of times divided by counts, so a mixed step's time counts as its tokens' and as its decodes'
+    too. Fit all three together.
+
+    residuals
+      rcond=None)[0]  ->  rcond=None)[1]
+    lstsq returns a tuple: the solution first, then the residuals. This is the second.
+"""
 
 
 def same(a: Outcome, b: Outcome) -> bool:
@@ -168,13 +136,11 @@ def same(a: Outcome, b: Outcome) -> bool:
 EXERCISE = Exercise(
     name="fit_linear",
     number="9.2",
-    title="What does a step cost here?",
     notebook="09_production",
     mode="equal",
     groups=(Group("exact", 2, exact_cases, judge), Group("noisy", 1, noisy_cases, judge)),
     same=same,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 09, section 2.",
-    library=("course_lib.lessons.nb09_device:fit_linear",),
+    library=(SOLUTION,),
 )

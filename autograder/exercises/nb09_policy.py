@@ -9,7 +9,8 @@ import numpy as np
 
 from autograder.compare import first_trouble
 from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Verdict
-from autograder.exercises.nb09_policies import RIGHT, WRONG
+from autograder.exercises import nb09_policy_answers
+from autograder.kept import known_mistakes
 from course_lib.lessons import nb09_capstone as capstone
 from course_lib.schedule.refusals import expect_plan
 from course_lib.schedule.request import Chunk, Request
@@ -276,10 +277,11 @@ def same(a: Outcome, b: Outcome) -> bool:
     return np.array_equal(x, y) if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) else x == y
 
 
+SOLUTION = "course_lib.lessons.nb09_capstone:my_policy"
+
 EXERCISE = Exercise(
     name="my_policy",
     number="9.4",
-    title="Capstone: a policy of your own",
     notebook="09_production",
     mode="equal",
     groups=(
@@ -289,10 +291,9 @@ EXERCISE = Exercise(
         Group("reaches", 3, reaches_cases, judge_reaches),
     ),
     same=same,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, nb09_policy_answers.MISTAKES),
     reread="Reread notebook 09, section 7.",
     imports="import numpy as np\nfrom course_lib.schedule.request import Chunk, Request",
-    library=("course_lib.lessons.nb09_capstone:my_policy",),
+    library=(SOLUTION,),
     driver=drive,
 )

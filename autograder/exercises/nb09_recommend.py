@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
+from autograder.kept import known_mistakes
 from course_lib.cost.attention import AttentionCost
 
 
@@ -62,117 +63,75 @@ def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} settings")
 
 
-def _answer(prefill: str, decodes: str, result: str, test: str = "us <= target_us") -> str:
-    return f"""\
-def recommend(target_us, users, longest, cost):
-    low, high = 0, longest + 1
-    while high - low > 1:
-        chunk = (low + high) // 2
-        us = cost.work_us(work_of([{prefill}], {decodes}))
-        low, high = (chunk, high) if {test} else (low, chunk)
-    chunk = low
-    return {result}
+SOLUTION = "course_lib.lessons.nb09_device:recommend"
+
+MISTAKES = r"""
+    no_decodes
+      [longest] * users  ->  []
+    The decodes of the users who stream are left out of the step. Each has one token in every step, and takes time.
+
+    first_chunk
+      (longest - chunk, longest)  ->  (0, chunk)
+    This is right for the prompt's first chunk. A later one has more keys before it, so attention takes longer, and the
+    last takes the longest.
+
+    budget_is_the_chunk
+      fits + users  ->  fits
+    The budget is the chunk. Decodes come out of the budget first, so they take their tokens from the chunk: the budget
+    must hold both.
+
+    four_chunks
+      fits + users  ->  4 * fits + users
+    The budget holds several chunks. When several prompts wait, a step is then filled with a chunk of each and takes
+    several times as long: it is the budget that bounds a step.
+
+    one_too_many
+      return (fits, fits + users) if fits else (0, 0)  ->  return fits + 1, fits + 1 + users
+    This chunk is one token too large: the smallest that misses the target, and not the largest that meets it.
+
+    strictly_below
+      <= target_us  ->  < target_us
+    A step that takes exactly the target meets it. This one stops below.
+
+    power_of_two
+      return (fits  ->  fits = 2 ** fits.bit_length() // 2\nreturn (fits
+    The chunk is rounded down to a power of two. Nothing asks for that, and up to half of what fits is given away.
+
+    decodes_off_the_chunk
+      return (fits, fits + users) if fits else (0, 0)  ->  return fits - users, fits
+    The users' tokens are taken off the chunk as if they were prompt tokens. Their time is in work_us already; the
+    budget grows by them.
+
+    prompt_alone
+      [longest] * users  ->  []
+      fits + users  ->  fits
+    This answer has no streaming users: it fits the chunk alone into the target, and into the budget.
+
+    none_that_fits
+      return (fits  ->  fits = max(fits, 1)\nreturn (fits
+    Where not even one token fits, this still recommends a chunk of 1. No knob can make the decodes themselves faster:
+    say (0, 0).
+
+    longer_than_the_prompt
+      longest + 1  ->  1 << 20
+      (longest - chunk, longest)  ->  (max(longest - chunk, 0), max(longest, chunk))
+    The chunk is longer than the longest prompt. There is no such chunk: stop at `longest`.
+
+    one_decode
+      [longest] * users  ->  [longest] * min(users, 1)
+    One decode is counted for all users together. Each user who streams has one in every step.
 """
-
-
-LAST, ALL, GOOD = "(longest - chunk, longest)", "[longest] * users", "(chunk, chunk + users) if chunk else (0, 0)"
-WRONG = (
-    WrongAnswer(
-        "no_decodes",
-        _answer(LAST, "[]", GOOD),
-        "The decodes of the users who stream are left out of the step. Each has one token in every step, "
-        "and takes time.",
-    ),
-    WrongAnswer(
-        "first_chunk",
-        _answer("(0, chunk)", ALL, GOOD),
-        "This is right for the prompt's first chunk. A later one has more keys before it, so attention takes longer, "
-        "and the last takes the longest.",
-    ),
-    WrongAnswer(
-        "budget_is_the_chunk",
-        _answer(LAST, ALL, "(chunk, chunk)"),
-        "The budget is the chunk. Decodes come out of the budget first, so they take their tokens from the chunk: the "
-        "budget must hold both.",
-    ),
-    WrongAnswer(
-        "four_chunks",
-        _answer(LAST, ALL, "(chunk, 4 * chunk + users) if chunk else (0, 0)"),
-        "The budget holds several chunks. When several prompts wait, a step is then filled with a chunk of each and "
-        "takes several times as long: it is the budget that bounds a step.",
-    ),
-    WrongAnswer(
-        "one_too_many",
-        _answer(LAST, ALL, "(chunk + 1, chunk + 1 + users)"),
-        "This chunk is one token too large: the smallest that misses the target, and not the largest that meets it.",
-    ),
-    WrongAnswer(
-        "strictly_below",
-        _answer(LAST, ALL, GOOD, "us < target_us"),
-        "A step that takes exactly the target meets it. This one stops below.",
-    ),
-    WrongAnswer(
-        "power_of_two",
-        _answer(LAST, ALL, "((p := 1 << chunk.bit_length() - 1), p + users) if chunk else (0, 0)"),
-        "The chunk is rounded down to a power of two. Nothing asks for that, and up to half of what fits "
-        "is given away.",
-    ),
-    WrongAnswer(
-        "decodes_off_the_chunk",
-        _answer(LAST, ALL, "(chunk - users, chunk)"),
-        "The users' tokens are taken off the chunk as if they were prompt tokens. Their time is in work_us already; "
-        "the budget grows by them.",
-    ),
-    WrongAnswer(
-        "prompt_alone",
-        _answer(LAST, "[]", "(chunk, chunk)"),
-        "This answer has no streaming users: it fits the chunk alone into the target, and into the budget.",
-    ),
-    WrongAnswer(
-        "none_that_fits",
-        _answer(LAST, ALL, "(max(chunk, 1), max(chunk, 1) + users)"),
-        "Where not even one token fits, this still recommends a chunk of 1. No knob can make the decodes themselves "
-        "faster: say (0, 0).",
-    ),
-    WrongAnswer(
-        "longer_than_the_prompt",
-        _answer("(max(longest - chunk, 0), max(longest, chunk))", ALL, GOOD).replace("longest + 1", "1 << 20"),
-        "The chunk is longer than the longest prompt. There is no such chunk: stop at `longest`.",
-    ),
-    WrongAnswer(
-        "one_decode",
-        _answer(LAST, "[longest] * min(users, 1)", GOOD),
-        "One decode is counted for all users together. Each user who streams has one in every step.",
-    ),
-)
-
-RIGHT = (
-    _answer(LAST, ALL, GOOD),
-    """\
-def recommend(target_us, users, longest, cost):
-    def fits(chunk):
-        return cost.work_us(work_of([(longest - chunk, longest)], [longest for _ in range(users)])) <= target_us
-
-    chunk = 0
-    for power in reversed(range(20)):
-        if chunk + 2**power <= longest and fits(chunk + 2**power):
-            chunk += 2**power
-    return np.array([chunk, chunk + users if chunk else 0])
-""",
-)
 
 EXERCISE = Exercise(
     name="recommend",
     number="9.3",
-    title="Which knobs for which target?",
     notebook="09_production",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 09, section 3.",
     imports="import numpy as np\nfrom course_lib.cost.work import work_of",
-    library=("course_lib.lessons.nb09_device:recommend",),
+    library=(SOLUTION,),
     driver=drive,
 )

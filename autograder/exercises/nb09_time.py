@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import counted, far_from, first_trouble, same_floats
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
+from autograder.kept import known_mistakes
 
 SYNC_US = 3  # host time of asking the device whether it is done
 
@@ -82,124 +83,93 @@ def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} devices")
 
 
-def _wrong(name: str, body: str, message: str) -> WrongAnswer:
-    lines = "".join(f"    {line}\n" for line in body.splitlines())
-    return WrongAnswer(name, f"def time_step(run, synchronize, clock, repeats):\n{lines}", message)
+SOLUTION = "course_lib.lessons.nb09_device:time_step"
 
+MISTAKES = r"""
+    first_run_counts
+      | times = []
+      | for _ in range(repeats):
+      |     begin = clock()
+      |     run()
+      |     synchronize()
+      |     times.append(clock() - begin)
+      | return sorted(times)[repeats // 2]
+    The first step is one of the measured ones. It loads code, reserves memory and chooses kernels: run one step, and
+    wait for it, before the first measurement.
 
-WARM = "run()\nsynchronize()\n"
-LOOP = """\
-times = []
-for _ in range(repeats):
-    begin = clock()
-    run()
-    synchronize()
-    times.append(clock() - begin)
+    no_synchronize
+              synchronize()  ->
+    The clock is read while the device still works. On a GPU run() only starts the step: this is how long starting
+    takes. Synchronize before the clock is read for the second time.
+
+    synchronize_first
+              synchronize()  ->
+      begin = clock()  ->  begin = clock()\nsynchronize()
+    It synchronizes before the step instead of behind it. What has to be waited for is the step that is measured.
+
+    warm_up_still_runs
+      | run()
+      | times = []
+      | for _ in range(repeats):
+      |     begin = clock()
+      |     run()
+      |     synchronize()
+      |     times.append(clock() - begin)
+      | return sorted(times)[repeats // 2]
+    The warm-up is still running on the device when the clock is read for the first time, so the first measurement waits
+    for it too. Synchronize behind the warm-up.
+
+    mean
+      sorted(times)[repeats // 2]  ->  sum(times) / repeats
+    This is the mean. One repeat during which something else ran moves the mean; the median stays.
+
+    fastest
+      sorted(times)[repeats // 2]  ->  min(times)
+    This is the fastest repeat: what the device can do when nothing is in its way. How long a step usually takes is the
+    median.
+
+    slowest
+      sorted(times)[repeats // 2]  ->  max(times)
+    This is the slowest repeat, the one during which something else ran. Take the median.
+
+    sum
+      sorted(times)[repeats // 2]  ->  sum(times)
+    This is the time of all repeats together. One step is asked for.
+
+    one_wait_for_all
+      | run()
+      | synchronize()
+      | begin = clock()
+      | for _ in range(repeats):
+      |     run()
+      | synchronize()
+      | return (clock() - begin) / repeats
+    All repeats are started and waited for once. That is a mean, and the host starts a step while the device still works
+    on the one before: an engine cannot, it needs a step's tokens for the next. Wait for each step.
+
+    in_milliseconds
+      sorted(times)[repeats // 2]  ->  sorted(times)[repeats // 2] / 1e3
+    This is a thousandth of the time. Return it in the clock's own unit.
+
+    last_repeat
+      sorted(times)[repeats // 2]  ->  times[-1]
+    This is the last repeat alone. Any one of them may be disturbed: take the median.
+
+    by_order_of_time
+      sorted(times)  ->  times
+    This is the repeat in the middle of the list, in the order in which they ran. The median is in the middle of the
+    sorted list.
 """
-WRONG = (
-    _wrong(
-        "first_run_counts",
-        LOOP + "return sorted(times)[repeats // 2]",
-        "The first step is one of the measured ones. It loads code, reserves memory and chooses kernels: run one "
-        "step, and wait for it, before the first measurement.",
-    ),
-    _wrong(
-        "no_synchronize",
-        WARM + LOOP.replace("    synchronize()\n", "") + "return sorted(times)[repeats // 2]",
-        "The clock is read while the device still works. On a GPU run() only starts the step: this is how long "
-        "starting takes. Synchronize before the clock is read for the second time.",
-    ),
-    _wrong(
-        "synchronize_first",
-        WARM
-        + LOOP.replace("    run()\n    synchronize()\n", "    synchronize()\n    run()\n")
-        + "return sorted(times)[repeats // 2]",
-        "It synchronizes before the step instead of behind it. What has to be waited for is the step that is measured.",
-    ),
-    _wrong(
-        "warm_up_still_runs",
-        "run()\n" + LOOP + "return sorted(times)[repeats // 2]",
-        "The warm-up is still running on the device when the clock is read for the first time, so the first "
-        "measurement waits for it too. Synchronize behind the warm-up.",
-    ),
-    _wrong(
-        "mean",
-        WARM + LOOP + "return sum(times) / repeats",
-        "This is the mean. One repeat during which something else ran moves the mean; the median stays.",
-    ),
-    _wrong(
-        "fastest",
-        WARM + LOOP + "return min(times)",
-        "This is the fastest repeat: what the device can do when nothing is in its way. How long a step usually "
-        "takes is the median.",
-    ),
-    _wrong(
-        "slowest",
-        WARM + LOOP + "return max(times)",
-        "This is the slowest repeat, the one during which something else ran. Take the median.",
-    ),
-    _wrong(
-        "sum",
-        WARM + LOOP + "return sum(times)",
-        "This is the time of all repeats together. One step is asked for.",
-    ),
-    _wrong(
-        "one_wait_for_all",
-        WARM
-        + "begin = clock()\nfor _ in range(repeats):\n    run()\nsynchronize()\nreturn (clock() - begin) / repeats",
-        "All repeats are started and waited for once. That is a mean, and the host starts a step while the device "
-        "still works on the one before: an engine cannot, it needs a step's tokens for the next. Wait for each step.",
-    ),
-    _wrong(
-        "in_milliseconds",
-        WARM + LOOP + "return sorted(times)[repeats // 2] / 1e3",
-        "This is a thousandth of the time. Return it in the clock's own unit.",
-    ),
-    _wrong(
-        "last_repeat",
-        WARM + LOOP + "return times[-1]",
-        "This is the last repeat alone. Any one of them may be disturbed: take the median.",
-    ),
-    _wrong(
-        "by_order_of_time",
-        WARM + LOOP + "return times[repeats // 2]",
-        "This is the repeat in the middle of the list, in the order in which they ran. The median is in the middle of "
-        "the sorted list.",
-    ),
-)
-
-RIGHT = (
-    "def time_step(run, synchronize, clock, repeats):\n"
-    "    marks = []\n"
-    "    for _ in range(repeats + 1):\n"
-    "        before = clock()\n"
-    "        run(), synchronize()\n"
-    "        marks.append((before, clock()))\n"
-    "    return np.median([after - before for before, after in marks[1:]])\n",
-    "def time_step(run, synchronize, clock, repeats):\n"
-    "    from statistics import median\n"
-    "    for _ in range(2):\n"
-    "        run()\n"
-    "    synchronize()\n"
-    "    stops = [clock()]\n"
-    "    for _ in range(repeats):\n"
-    "        run()\n"
-    "        synchronize()\n"
-    "        stops.append(clock())\n"
-    "    return median(b - a for a, b in zip(stops, stops[1:]))\n",
-)
 
 EXERCISE = Exercise(
     name="time_step",
     number="9.1",
-    title="How long does a step take?",
     notebook="09_production",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),
     same=same_floats,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 09, section 1.",
-    library=("course_lib.lessons.nb09_device:time_step",),
+    library=(SOLUTION,),
     driver=drive,
 )

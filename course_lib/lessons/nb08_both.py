@@ -1,4 +1,6 @@
-"""What notebook 08 builds: a hit in whole blocks, the next chunk behind it, and what each of the two brings."""
+"""What notebook 08 builds: a hit in whole blocks, the next chunk behind it, what each of the two brings, and a test."""
+
+import numpy as np
 
 from course_lib.cost.linear import LinearCost
 from course_lib.schedule.request import Request
@@ -53,3 +55,21 @@ def two_by_two(prompt: int, hit: int, users: int, chunk: int, m: LinearCost) -> 
         steps = [m.step_us(min(chunk, tail - done), users) for done in range(0, tail, chunk)]
         cells.append((sum(steps), max(steps)))
     return cells
+
+
+def check_composition(serve, reference):
+    """Raise AssertionError if the engine behind `serve` does not chunk and cache as it should.
+
+    serve(prompts, chunk, answer=1, together=False, preempt=0)   to be tested, blocks of 4 tokens; returns a list of
+                            (tokens, hit, k, v, logits), one for each prompt
+    reference(token_ids)    one right, cold pass; returns k, v, logits
+    """
+    a = [(7 * i * i + 3 * i) % 128 for i in range(24)]
+    b = a[:18] + [5, 4, 3, 2, 1]
+    one_by_one = serve([a, b, a], 7)
+    results = one_by_one + serve([a, b], 6, together=True) + serve([a], 6, answer=3, preempt=5)
+    for tokens, hit, *left in results:
+        for name, got, want in zip(("k", "v", "logits"), left, reference(tokens)):
+            assert np.array_equal(got, want), f"{name} differs for {len(tokens)} tokens after a hit of {hit}"
+    hits = [hit for _, hit, *_ in one_by_one]
+    assert hits == [0, 16, 20], f"hits of {hits}"
