@@ -12,7 +12,8 @@ from course_lib.cache.prefix import PrefixIndex, extend_hashes
 
 @dataclass
 class HitStats:
-    """Hit statistics: one look-up for each committed admission, readmissions after a preemption included."""
+    """Hit statistics: one look-up for each committed admission of a request that reads the cache, readmissions after a
+    preemption included."""
 
     num_lookups: int = 0
     num_hits: int = 0  # look-ups that found at least one block
@@ -83,8 +84,8 @@ class CacheManager:
         """Allocate blocks for the request's tokens [0, stop); False, and nothing changed, when too few are free.
 
         hit        blocks found by `match`, attached first: they must not be allocated as new ones
-        room_for   False also when blocks for this many tokens, the first ones included, would not be free now. Blocks
-                   beyond `stop` are not allocated: this only decides on an admission. 0: `stop` alone decides
+        room_for   for an admission: False unless blocks for this many tokens, counted from 0 like `stop`, are free as
+                   well. Beyond `stop` they are only checked for, not allocated. 0: `stop` alone decides
         """
         if not (hit or room_for) and stop <= len(request.block_table) * self.block_size:
             return True  # most decodes

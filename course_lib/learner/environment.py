@@ -75,7 +75,7 @@ class Environment:
         return bool(
             have
             and have["done"]
-            and have.get("digest") == self._digest()  # an earlier course.py called it otherwise
+            and have.get("digest") == self._digest()  # absent from the stamps of an earlier course.py
             and self.venv_python.exists()
             and ("dev" in have["extras"] or set(extras) <= set(have["extras"]))
         )
@@ -125,7 +125,7 @@ class Environment:
         """Path of a copy of the file `pins` without the lines that the user's own constraints exclude."""
         text, there = (self.root / pins).read_text(encoding="utf-8"), where_set(str(self.venv_python))
         looser = without(text, set(self.in_conflict))
-        if looser == text or not there:  # no pin of ours is in the way: the course's own requirements cannot be met
+        if looser == text or not there:  # leaving pins out changes nothing, or the user has no constraints
             reason = explain_conflict(self.in_conflict, there, self.requirements(["dev"]))
             raise UserError(f"{reason} (log: {self.log})")
         say(f"  trying other versions of {', '.join(self.in_conflict)}, which your pip's constraints allow")

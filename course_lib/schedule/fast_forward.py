@@ -60,7 +60,7 @@ def decode_many(scheduler: Scheduler, steps: int, token: int = 0) -> list[Reques
 
 
 def _allocate_all(cache: CacheManager, running: Sequence[Request], steps: int) -> None:
-    """All blocks of these steps at once, given out in the order in which step by step would give them.
+    """All blocks of these steps at once, in the order in which step by step would allocate them.
 
     Nothing in between could change which are next: what is published meanwhile is held, not free.
     """
