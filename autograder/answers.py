@@ -45,8 +45,10 @@ def perform(
     library: Sequence[str] = (),
     driver: Callable | None = None,
 ) -> tuple[list[Outcome], str]:
-    """Call fn(*args), or driver(fn, *args), for each call, with copies of the arguments. Returns the outcomes, and the
-    "module:name" from `library` that fn is or calls, or "".
+    """Call fn(*args), or driver(fn, *args), for each call, with copies of the arguments.
+
+    Returns (outcomes, name): name is the forbidden function, "module:name" in `library`, that fn is or calls, else "".
+    If fn is one itself, nothing is called and there are no outcomes.
 
     Nothing that fn prints or warns reaches the screen: the first characters are kept in the outcome.
     KeyboardInterrupt passes through.
@@ -85,17 +87,17 @@ def plain(value: Any) -> np.ndarray | None | Other:
 
 
 def _one_call(fn: Callable, call: Call, callbacks: Mapping[str, Callable[[Callback], Callable]]) -> Outcome:
-    asked: list[tuple] = []
-    args = [_argument(a, callbacks, asked) for a in call.args]
+    callback_log: list[tuple] = []
+    args = [_argument(a, callbacks, callback_log) for a in call.args]
     with _captured() as printed:
         try:
             value = plain(fn(*args))
         except (Exception, SystemExit) as error:
-            return Raised(type(error).__name__, _short(str(error)), _line_of(error), printed(), tuple(asked))
-    return Returned(value, printed(), tuple(asked))
+            return Raised(type(error).__name__, _short(str(error)), _line_of(error), printed(), tuple(callback_log))
+    return Returned(value, printed(), tuple(callback_log))
 
 
-def _argument(value: Any, callbacks: Mapping, asked: list) -> Any:
+def _argument(value: Any, callbacks: Mapping, callback_log: list) -> Any:
     """A copy, so that an answer that writes into its arguments spoils no other call; a callback made callable."""
     if isinstance(value, Callback):
         function = callbacks[value.name](value)
@@ -106,7 +108,7 @@ def _argument(value: Any, callbacks: Mapping, asked: list) -> Any:
             bound.apply_defaults()
             given = [_integers(arg) for arg in bound.arguments.values()]
             result = function(*given)
-            asked.append((value.name, *given))
+            callback_log.append((value.name, *given))
             return result
 
         return logged

@@ -10,11 +10,11 @@ import numpy as np
 from autograder.answers import perform
 from autograder.exercise import Call, Exercise, Group, Other, Outcome, Raised, Returned, Verdict, WrongAnswer
 
-CLOSE = 5e-4  # of the largest expected value; our float answers are within 1e-4, every kept mistake is beyond 1e-3
+CLOSE = 5e-4  # of the largest expected value; our float answers are within 1e-4, every known mistake is beyond 1e-3
 
 
 def judge(exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Sequence[Outcome]) -> Verdict:
-    """The group's own verdict; a failed one gets the name and words of the kept wrong answer that does the same."""
+    """The group's own verdict; a failed one gets the name and words of the known mistake that does the same."""
     if exercise.mode != "test" or all(isinstance(o, Raised) for o in outcomes):
         if any(isinstance(o, Raised) and o.type == "NotImplementedError" for o in outcomes):
             what = f"Exercise {exercise.number}, {exercise.name}, is not written yet."
@@ -29,20 +29,20 @@ def judge(exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Seq
 
 
 def replay(exercise: Exercise, calls: Sequence[Call], outcomes: Sequence[Outcome]) -> WrongAnswer | None:
-    """The kept wrong answer that does the same as `outcomes` in every call, or None."""
+    """The known mistake that does the same as `outcomes` in every call, or None."""
     arrays = [o.value for o in outcomes if isinstance(o, Returned) and isinstance(o.value, np.ndarray)]
     numbers = sum(array.size for array in arrays)
     for wrong in exercise.wrong_answers:
-        fn, other_bits = exercise.compile(wrong.source), 0
+        fn, unequal = exercise.compile(wrong.source), 0
         for call, outcome in zip(calls, outcomes, strict=True):
             (theirs,), _ = perform(fn, [call], callbacks=exercise.callbacks, driver=exercise.driver)
             if not exercise.same(outcome, theirs):
-                break  # most wrong answers differ from this one at the first call
+                break  # not this mistake; most differ at the first call
             if wrong.alike and isinstance(outcome, Returned) and isinstance(outcome.value, np.ndarray):
-                other_bits += int((outcome.value != theirs.value).sum())
-                if other_bits > (1 - wrong.alike) * numbers:
-                    break  # too many already, whatever the calls behind it give
-        else:
+                unequal += int((outcome.value != theirs.value).sum())
+                if unequal > (1 - wrong.alike) * numbers:
+                    break  # not this mistake, whatever the remaining calls return
+        else:  # no call ruled it out
             return wrong
     return None
 
@@ -64,7 +64,7 @@ def same_integers(a: Outcome, b: Outcome) -> bool:
 
 def same_floats(a: Outcome, b: Outcome) -> bool:
     """Both returned arrays of one shape that are close (NaN beside NaN), or both raised the same type of error."""
-    return _same(a, b, lambda x, y: x.dtype.kind in "biuf" and y.dtype.kind in "biuf" and far_from(x, y) is None)
+    return _same(a, b, lambda x, y: x.dtype.kind in "biuf" and y.dtype.kind in "biuf" and first_far_index(x, y) is None)
 
 
 def _same(a: Outcome, b: Outcome, equal: Callable[[np.ndarray, np.ndarray], bool]) -> bool:
@@ -76,7 +76,7 @@ def _same(a: Outcome, b: Outcome, equal: Callable[[np.ndarray, np.ndarray], bool
     return x.shape == y.shape and equal(x, y)
 
 
-def far_from(got: np.ndarray, wanted: np.ndarray, within: float = CLOSE) -> tuple[int, ...] | None:
+def first_far_index(got: np.ndarray, wanted: np.ndarray, within: float = CLOSE) -> tuple[int, ...] | None:
     """Index of the first element that is off by more than `within` times the largest finite wanted value."""
     finite = np.abs(wanted[np.isfinite(wanted)])
     limit = within * max(float(finite.max(initial=0.0)), 1e-6)
@@ -98,7 +98,7 @@ def first_trouble(
     wrong_with(call, array)   what is wrong with the array, in a sentence, or None
     """
     for call, outcome in zip(calls, outcomes, strict=True):
-        what = no_array(call, outcome) or wrong_with(call, outcome.value)
+        what = why_not_an_array(call, outcome) or wrong_with(call, outcome.value)
         if what:
             return Verdict(False, what=what + printed_note(outcome))
     return None
@@ -131,10 +131,10 @@ def keeps_bits(
     return Verdict(True, count=f"{len(chunks)} chunks equal one pass in every bit")
 
 
-def no_array(call: Call, outcome: Outcome) -> str | None:
-    """A sentence if the call did not return an array."""
+def why_not_an_array(call: Call, outcome: Outcome) -> str | None:
+    """What the call did instead, in a sentence, if it did not return an array; None if it did."""
     if isinstance(outcome, Raised):
-        return broke(call, outcome)
+        return error_text(call, outcome)
     if outcome.value is None:
         return f"{call.label} returned None. Does your function end in a return line?"
     if isinstance(outcome.value, Other):
@@ -145,7 +145,7 @@ def no_array(call: Call, outcome: Outcome) -> str | None:
     return None
 
 
-def broke(call: Call, outcome: Raised) -> str:
+def error_text(call: Call, outcome: Raised) -> str:
     """The learner's own error, with its place."""
     text = f": {outcome.message}" if outcome.message else ""
     place = f" ({outcome.line})" if outcome.line else ""

@@ -73,7 +73,7 @@ Outcome = Returned | Raised
 class Verdict:
     """What a judge says. Passed: `count` tells over what ("12 cases"). Not passed: what, which, where, in sentences.
 
-    `mistake` is the name of the kept wrong answer that does exactly the same, or empty.
+    `mistake` is the name of the known mistake that does exactly the same, or empty.
     """
 
     passed: bool
@@ -122,7 +122,7 @@ class Exercise:
     notebook        stem of the notebook, "02_mask"
     mode            "equal" (integers, booleans), "kernel" (own one pass against own chunks, and a float64 oracle),
                     "test" (the learner writes a test; it must accept and refuse the right variants)
-    same            whether two answers did the same with a call; by it a kept wrong answer is recognised
+    same            whether two answers did the same with a call; by it a known mistake is recognised
     right_answers   sources of answers that differ in how they are written and must earn everything
     reread          where the lesson explains it
     imports         what the answer may use without importing it
@@ -162,7 +162,7 @@ class Exercise:
         return namespace[self.name]
 
     def wrong_answer(self, name: str) -> WrongAnswer:
-        """The kept wrong answer of that name; ValueError lists the names there are."""
+        """The known mistake of that name; ValueError lists the names there are."""
         for wrong in self.wrong_answers:
             if wrong.name == name:
                 return wrong

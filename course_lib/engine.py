@@ -1,4 +1,4 @@
-"""The serving engine: plan, reserve, forward, sample, commit; step after step, for all requests at once."""
+"""The serving engine: plan, allocate, forward, sample, commit; step after step, for all requests at once."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -97,7 +97,7 @@ class Engine:
             computing = False
             return self.scheduler.commit(planned, sampled, round((time.perf_counter() - begin) * 1e6))
         except BaseException as error:  # Ctrl-C may come in the middle of bookkeeping
-            self.scheduler.abandon(trust=computing or isinstance(error, Exception))
+            self.scheduler.roll_back(bookkeeping_intact=computing or isinstance(error, Exception))
             raise
 
     def _compute(self, planned: Step) -> dict[int, int]:

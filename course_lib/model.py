@@ -34,8 +34,8 @@ class ChunkInput:
 
 @dataclass(frozen=True)
 class Wiring:
-    """The places where chunked prefill can go wrong. None means the library's right way; a learner's function, or a
-    known fault, replaces it.
+    """Replaceable parts of a forward: the places where chunked prefill can go wrong. None means the library's own
+    function; a learner's function, or a known fault, takes its place.
 
     mask(chunk_len, cached_len)        bool [chunk_len, cached_len + chunk_len]
     positions(cached, computed, take)  int [take], given to RoPE for q and k
@@ -55,7 +55,7 @@ class Wiring:
     read_slots: Callable | None = None
 
 
-RIGHT = Wiring()
+DEFAULT_WIRING = Wiring()
 
 
 class Model:
@@ -95,7 +95,7 @@ class Model:
             c.num_layers, num_blocks, block_size, c.kv_heads, c.head_dim, fill,
         )  # fmt: skip
 
-    def forward(self, chunks: Sequence[ChunkInput], pool: KVPool, wiring: Wiring = RIGHT):
+    def forward(self, chunks: Sequence[ChunkInput], pool: KVPool, wiring: Wiring = DEFAULT_WIRING):
         """Compute the chunks' tokens. In each layer their K and V are written to the pool before attention reads it.
 
         returns   logits [chunks that want them, vocab_size] of each such chunk's last token, in batch order
@@ -115,9 +115,9 @@ class Model:
 
         x = self.embedding[like(self.embedding, ids)]
         rotate_by = (batch.q_positions, batch.key_positions)
-        return self.compute(x, batch.positions, attend, batch.last_rows, rotate_by)
+        return self.run_layers(x, batch.positions, attend, batch.last_rows, rotate_by)
 
-    def compute(self, x, positions: np.ndarray, attend: Callable, last_rows: np.ndarray, rotate_by=None):
+    def run_layers(self, x, positions: np.ndarray, attend: Callable, last_rows: np.ndarray, rotate_by=None):
         """From embeddings to logits: every layer, then the head.
 
         x           [tokens, hidden_size], the tokens' rows of `embedding`
@@ -205,7 +205,7 @@ class _Batch:
     def __init__(self, chunks: Sequence[ChunkInput], pool: KVPool, wiring: Wiring):
         if not chunks:
             raise ValueError("a forward needs at least one chunk.")
-        rows, q_positions, key_positions, write_slots, last_rows = [], [], [], [], []
+        token_positions, q_positions, key_positions, write_slots, last_rows = [], [], [], [], []
         self.starts, self.masks, self.read_slots = [], [], []
         for chunk in chunks:
             take, stop = len(chunk.token_ids), chunk.start + len(chunk.token_ids)
@@ -216,7 +216,7 @@ class _Batch:
                 )
             slots = pool.slots(chunk.block_table, 0, stop)
             call = (chunk.cached, chunk.start - chunk.cached, take)
-            rows.append(np.arange(chunk.start, stop))
+            token_positions.append(np.arange(chunk.start, stop))
             q_positions.append(_positions(wiring.positions or positions, call))
             key_positions.append(_positions(wiring.key_positions or wiring.positions or positions, call))
             new = slots[chunk.start :]
@@ -225,8 +225,8 @@ class _Batch:
             self.starts.append(chunk.start)
             self.masks.append(None if wiring.mask is None else _mask(wiring.mask, take, chunk.start))
             if chunk.wants_logits:
-                last_rows.append(sum(len(r) for r in rows) - 1)
-        self.positions = np.concatenate(rows)
+                last_rows.append(sum(map(len, token_positions)) - 1)
+        self.positions = np.concatenate(token_positions)
         self.q_positions, self.key_positions = np.concatenate(q_positions), np.concatenate(key_positions)
         self.write_slots = pool.check(np.concatenate(write_slots))
         self.last_rows = np.array(last_rows, dtype=np.int64)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from course_lib.arithmetic.arrays import bfloat16_to_float32, bits
-from course_lib.model import RIGHT, ChunkInput, Model, Wiring
+from course_lib.model import DEFAULT_WIRING, ChunkInput, Model, Wiring
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def one_pass(model: Model, token_ids: Sequence[int], *, block_size: int = 16) ->
 def prefill(
     model: Model, token_ids: Sequence[int], sizes: Sequence[int], *, hit: int = 0, block_size: int = 16,
     beside: Sequence[Sequence[int]] = (), mask=None, positions=None, key_positions=None,
-    wiring: Wiring = RIGHT, after_attach=None, fill: float = np.nan,
+    wiring: Wiring = DEFAULT_WIRING, after_attach=None, fill: float = np.nan,
 ) -> KVSnapshot:  # fmt: skip
     """Run a prompt through `model` in chunks and return what it left in the cache.
 

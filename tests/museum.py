@@ -228,7 +228,7 @@ BLOCKS = {
              "for _ in range(2):\n"
              "        self.allocator.release(request.block_table)"),
             (BlockAllocator.release, "if times > refs[block]:", "if False:"),
-            (BlockAllocator.release, "holders = refs[block] - 1", "holders = max(refs[block] - 1, 0)"),
+            (BlockAllocator.release, "count = refs[block] - 1", "count = max(refs[block] - 1, 0)"),
         ],
         says=BOOKS,
     ),
@@ -293,7 +293,7 @@ STEPS = {
         "vllm#28558", "A request that is preempted keeps its chunk in the step.",
         [
             (StepBuilder._preempt, "step.chunks.pop(victim.id, None)", "step.chunks.get(victim.id)"),
-            (StepBuilder._reserve, "step.chunks = {", "step.chunks |= {"),
+            (StepBuilder._allocate, "step.chunks = {", "step.chunks |= {"),
         ],
         says="list index out of range",
     ),
@@ -302,7 +302,7 @@ STEPS = {
         [
             (plan_step, "for request in requests:", "left -= 4 * (len(chunks) > 2)\n        for request in requests:"),
             (plan_step, "left <= 0", "left == 0"),
-            (Profile.policy, "else self.plan", "else partial(checked_plan, self.plan)"),  # as a learner's is
+            (Profile.plan_step_for, "else self.policy", "else partial(checked_plan, self.policy)"),  # as a learner's is
         ],
         says="at least one token", knobs=MANY_DECODES,
     ),

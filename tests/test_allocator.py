@@ -47,7 +47,7 @@ def test_the_tail_is_allocated_again_before_the_head():
 
 def test_uncached_blocks_are_allocated_before_cached_ones_as_a_group_in_freed_order():
     allocator, _, table = allocator_with(4, 6, cached=2)
-    allocator.release(table)  # freed 4, 3, 2, 1; 4 and 3 are not findable
+    allocator.release(table)  # freed 4, 3, 2, 1; 4 and 3 are not cached
     assert allocator.free_order == [4, 3, 5, 6, 2, 1]
 
 
@@ -57,7 +57,7 @@ def test_all_freed_blocks_can_go_to_the_back():
     assert allocator.free_order == [5, 6, 4, 3, 2, 1]
 
 
-def test_a_free_cached_block_is_revived_by_touch_and_stays_findable():
+def test_a_free_cached_block_is_revived_by_touch_and_stays_cached():
     allocator, prefix, table = allocator_with(1, 2, cached=1)
     allocator.release(table)
     assert allocator.is_free(1)

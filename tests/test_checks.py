@@ -3,6 +3,7 @@
 import functools
 import importlib
 import inspect
+import os
 import pickle
 import sys
 import types
@@ -481,17 +482,16 @@ def test_names_that_do_not_exist_are_answered_with_those_that_do():
 def test_checks_need_nothing_but_numpy():
     code = """
 import sys
-from right_answers import right_answers
-
 from autograder import check
 from autograder.exercises import EXERCISES
+from right_answers import right_answers
 for exercise in EXERCISES.values():
     if "torch" not in exercise.imports:  # notebook 04 says that it needs it
         getattr(check, exercise.name)(exercise.compile(right_answers(exercise)[0]))
 unwanted = {"torch", "nbgrader", "jupytext", "nbformat", "matplotlib", "IPython"}
 print(sorted({name.partition(".")[0] for name in sys.modules} & unwanted))
 """
-    done = run_python("-c", code)
+    done = run_python("-c", code, env={"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])})
     assert done.returncode == 0 and done.stderr == "" and done.stdout.splitlines()[-1] == "[]"
 
 

@@ -62,7 +62,7 @@ class Recorder(Environment):
     def missing(self, extras):
         return ["something"]
 
-    def _step(self, what, command, may_lack=False, may_conflict=False):
+    def _step(self, what, command, missing_ok=False, conflict_ok=False):
         self.steps.append((what, command[1:]))
         if "venv" in command:
             self.venv_python.parent.mkdir(parents=True)
@@ -98,6 +98,20 @@ def test_a_changed_list_of_packages_is_installed_into_the_same_environment(copy,
     again = Recorder(copy)
     again.python_for(["lab"])
     assert [command[-1] for _, command in again.steps] == [".[lab]"]
+
+
+def test_an_environment_of_an_earlier_course_py_is_installed_into_again(copy, laptop):
+    """Its stamp called the digest "of"."""
+    before = Recorder(copy)
+    before.python_for(["lab"])
+    stamp = json.loads(before.stamp.read_text())
+    stamp["of"] = stamp.pop("digest")
+    before.stamp.write_text(json.dumps(stamp))
+    again = Recorder(copy)
+    assert not again.venv_has(["lab"])
+    again.python_for(["lab"])
+    assert [command[-1] for _, command in again.steps] == [".[lab]"]
+    assert again.venv_has(["lab"])
 
 
 def test_a_folder_that_was_moved_is_set_up_again(copy, laptop):
@@ -154,8 +168,8 @@ def test_without_a_gpu_torch_comes_as_the_cpu_build_from_wherever_pip_looks_anyw
 
 def test_else_from_pytorchs_own_index(copy, laptop):
     class OnlyThere(Recorder):
-        def _step(self, what, command, may_lack=False, may_conflict=False):
-            return super()._step(what, command, may_lack) and (not may_lack or "--extra-index-url" in command)
+        def _step(self, what, command, missing_ok=False, conflict_ok=False):
+            return super()._step(what, command, missing_ok) and (not missing_ok or "--extra-index-url" in command)
 
     first, second, (what, _) = torch_steps(OnlyThere(copy))
     assert second[1] == first[1] + " --extra-index-url https://download.pytorch.org/whl/cpu"

@@ -77,7 +77,7 @@ def test_hits_are_counted_in_tokens():
     assert CacheManager(1, 1).stats.hit_rate == 0.0
 
 
-def test_version_grows_when_a_block_is_published_withdrawn_or_evicted_and_else_stays():
+def test_version_grows_when_a_block_is_published_unpublished_or_evicted_and_else_stays():
     cache = CacheManager(4, 2, PrefixIndex())
     versions = [cache.version]
 

@@ -47,7 +47,7 @@ def plan(policy, requests, budget, cap=0, seqs=100):
 @given(states(), st.integers(0, 24), st.integers(0, 7), st.integers(0, 9), st.integers(1, 4))
 def test_no_policy_breaks_the_rules_that_all_share(name, requests, budget, cap, seqs, block_size):
     """Never over the budget or max_num_seqs, one chunk each, where it stands, at least a token, nothing changed."""
-    policy = PROFILES[name].policy(block_size)
+    policy = PROFILES[name].plan_step_for(block_size)
     before = copy.deepcopy([vars(r) for r in requests])
     chunks = plan(policy, requests, budget, cap, seqs)
     assert [vars(r) for r in requests] == before, "a policy only reads"
@@ -64,7 +64,7 @@ def test_no_policy_breaks_the_rules_that_all_share(name, requests, budget, cap, 
 @pytest.mark.parametrize("name", ["course", "whole-prompt", "sarathi", "tensorrt-llm"])
 @given(states(), st.integers(0, 24), st.integers(0, 7))
 def test_decodes_come_first_and_the_first_of_them_are_served(name, requests, budget, cap):
-    chunks = plan(PROFILES[name].policy(2), requests, budget, cap)
+    chunks = plan(PROFILES[name].plan_step_for(2), requests, budget, cap)
     ready = [r.id for r in requests if r.decoding][:budget]
     assert [c.request_id for c in chunks][: len(ready)] == ready
 
@@ -206,7 +206,7 @@ def test_tensorrt_chunks_of_the_seed_tail(block_size):
     prompt, sizes = request(3, 7000, computed=4992, cached=4992), []
     while prompt.num_uncomputed:
         requests = [*(decode(i) for i in range(3)), prompt]
-        chunk = plan(profile_named("tensorrt-llm").policy(block_size), requests, 1024)[-1]
+        chunk = plan(profile_named("tensorrt-llm").plan_step_for(block_size), requests, 1024)[-1]
         prompt.num_computed = chunk.stop
         sizes.append(chunk.num_tokens)
     assert sizes == want

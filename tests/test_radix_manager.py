@@ -187,8 +187,8 @@ def test_a_request_without_blocks_can_be_released():
 
 def test_look_ups_are_counted_in_tokens_and_only_of_requests_that_read_the_cache():
     cache = RadixManager(4, 2)
-    cache.count(request(0, 10, num_cached=4))
-    cache.count(request(1, 10, read_cache=False))
+    cache.count_lookup(request(0, 10, num_cached=4))
+    cache.count_lookup(request(1, 10, read_cache=False))
     stats = cache.stats
     assert (stats.num_lookups, stats.num_hits, stats.tokens_wanted, stats.tokens_hit) == (1, 1, 10, 4)
 

@@ -176,7 +176,7 @@ def test_a_plan_that_cannot_be_run_is_refused_and_the_next_step_works(plan, says
     with pytest.raises((ValueError, ZeroDivisionError), match=says):
         s.schedule()
     s.check()
-    s.plan_step = profile_named("course").plan
+    s.plan_step = profile_named("course").policy
     assert run(s).chunks == ((0, 0, 16),)
 
 
@@ -276,7 +276,7 @@ def test_an_admission_takes_one_look_up_when_the_cache_has_not_changed_since(pro
 
 
 def test_a_policy_that_sees_the_whole_queue_costs_one_look_up_of_each_waiting_request():
-    s = scheduler(plan_step=profile_named("course").plan, blocks=1000, budget=64, seqs=4)
+    s = scheduler(plan_step=profile_named("course").policy, blocks=1000, budget=64, seqs=4)
     asked = look_ups(s)
     for number in range(20):
         s.add(Request(number, [number] * 9, max_tokens=1))

@@ -221,7 +221,7 @@ class Workload:
         assert len(chunks) == len(record.chunks) <= k.max_num_seqs, f"{len(record.chunks)} chunks"
         assert record.num_running <= k.max_num_seqs, f"{record.num_running} run"
         capped = k.max_chunk and k.profile not in ("whole-prompt", "sarathi") and not self.from_outside
-        if capped and not (before["alone"] and self.rules.lone_ignores_cap):
+        if capped and not (before["alone"] and self.rules.lone_request_ignores_max_chunk):
             assert all(b - a <= k.max_chunk for a, b in chunks.values()), f"a chunk over max_chunk: {chunks}"
         self._judge_preemptions(record, before)
         self._judge_admissions(record, sampled)
@@ -267,7 +267,7 @@ class Workload:
             self.queue.remove(i)
             self.running.append(i)
             self.known[i].computed = hit
-        if hits and not record.finished and self.rules.room != "first chunk" and not self.from_outside:
+        if hits and not record.finished and self.rules.admission_needs != "first chunk" and not self.from_outside:
             last = self.known[list(hits)[-1]].request
             wanted = -(-(last.num_tokens - (last.id in sampled)) // k.block_size)
             room = len(last.block_table) + record.free_blocks

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autograder.compare import broke, no_array, printed_note
+from autograder.compare import error_text, printed_note, why_not_an_array
 from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Returned, Verdict, WrongAnswer
 from autograder.packing import pack, unpack
 
@@ -117,7 +117,7 @@ def judge_views(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
 
 
 def _unusable(call: Call, outcome: Outcome) -> str | None:
-    return broke(call, outcome) if isinstance(outcome, Raised) else no_array(call, outcome)
+    return error_text(call, outcome) if isinstance(outcome, Raised) else why_not_an_array(call, outcome)
 
 
 def same(a: Outcome, b: Outcome) -> bool:

@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 
-from autograder.compare import broke, no_array, printed_note
+from autograder.compare import error_text, printed_note, why_not_an_array
 from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Verdict, WrongAnswer
 from autograder.exercises import kv
 from autograder.exercises.nb01_cache import same
@@ -75,7 +75,7 @@ def _reference(ids: tuple[int, ...]) -> KVSnapshot:
 
 
 def _first_part(call: Call, outcome: Outcome) -> tuple[str | None, list[np.ndarray]]:
-    what = broke(call, outcome) if isinstance(outcome, Raised) else no_array(call, outcome)
+    what = error_text(call, outcome) if isinstance(outcome, Raised) else why_not_an_array(call, outcome)
     return what, [] if what else unpack(outcome.value)
 
 

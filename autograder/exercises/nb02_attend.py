@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from autograder.compare import far_from, first_trouble, keeps_bits, same_floats, wrong_shape
+from autograder.compare import first_far_index, first_trouble, keeps_bits, same_floats, wrong_shape
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.exercises.nb02_mask import causal
 from autograder.kept import known_mistakes
@@ -67,7 +67,7 @@ def _logic(call: Call, got: np.ndarray) -> str | None:
     shape = wrong_shape(call, got, wanted.shape, AXES)
     if shape or got.dtype.kind not in "biuf":
         return shape or f"{call.label} has dtype {got.dtype}, wanted float32."
-    at = far_from(got, wanted)
+    at = first_far_index(got, wanted)
     if at is None:
         return None
     nan = (
@@ -216,7 +216,6 @@ MISTAKES = f"""
 EXERCISE = Exercise(
     name="attend",
     number="2.3",
-    title="Attention of one head",
     notebook="02_mask",
     mode="kernel",
     groups=(Group("logic", 3, logic_cases, judge_logic), Group("bits", 2, bits_cases, judge_bits)),

@@ -146,7 +146,6 @@ MISTAKES = """
 EXERCISE = Exercise(
     name="chunk_attention_mask",
     number="2.1",
-    title="The mask of one chunk",
     notebook="02_mask",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values), Group("kv", 2, kv_cases, judge_kv)),

@@ -124,7 +124,6 @@ MISTAKES = """
 EXERCISE = Exercise(
     name="ragged_mask",
     number="2.2",
-    title="The mask of a ragged batch",
     notebook="02_mask",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),

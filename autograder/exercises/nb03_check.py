@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autograder.compare import broke, printed_note
+from autograder.compare import error_text, printed_note
 from autograder.exercise import Call, Callback, Exercise, Group, Outcome, Raised, Returned, Verdict
 from autograder.exercises import kv
 from autograder.exercises.nb03_check_answers import RIGHT, WRONG
@@ -123,7 +123,7 @@ def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
             call = next(c for c in calls if c.facts["prefill"] == name)
             return Verdict(
                 False,
-                what=f"Given {about}, your test itself broke. {broke(call, outcome)}{printed_note(outcome)}",
+                what=f"Given {about}, your test itself broke. {error_text(call, outcome)}{printed_note(outcome)}",
                 which="Only an AssertionError counts as a refusal.",
             )
         if name in RIGHT_PREFILLS and isinstance(outcome, Raised):

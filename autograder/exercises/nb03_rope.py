@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autograder.compare import far_from, first_trouble, keeps_bits, same_floats, wrong_shape
+from autograder.compare import first_far_index, first_trouble, keeps_bits, same_floats, wrong_shape
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
 
 AXES = "the shape of x, [tokens, heads, head_dim]"
@@ -52,7 +52,7 @@ def _logic(call: Call, got: np.ndarray) -> str | None:
     shape = wrong_shape(call, got, wanted.shape, AXES)
     if shape or got.dtype.kind not in "biuf":
         return shape or f"{call.label} has dtype {got.dtype}, wanted float32."
-    at = far_from(got, wanted)
+    at = first_far_index(got, wanted)
     if at is None:
         return None
     token, head, i = at

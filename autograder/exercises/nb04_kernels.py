@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autograder.compare import far_from, first_trouble, keeps_bits, wrong_shape
+from autograder.compare import first_far_index, first_trouble, keeps_bits, wrong_shape
 from autograder.exercise import Call, Outcome, Raised, Verdict
 
 WITHIN = {"float32": 1e-5, "bfloat16": 1e-2}  # of the largest wanted value; rounding once to bfloat16 costs up to 4e-3
@@ -33,7 +33,7 @@ def logic(oracle: Callable[[Call], np.ndarray], axes: str) -> Callable[[Call, np
         shape = wrong_shape(call, got, wanted.shape, axes)
         if shape or got.dtype.kind not in "biuf":
             return shape or f"{call.label} has dtype {got.dtype}, wanted {dtype}."
-        at = far_from(got, wanted, WITHIN[dtype])
+        at = first_far_index(got, wanted, WITHIN[dtype])
         if at is not None:
             row = f"row {at[0]} (position {call.facts['start'] + at[0]}), column {at[1]}"
             return f"{call.label}: {row} is {got[at]:.6g}, it should be {wanted[at]:.6g}{_nan(got[at])}."
@@ -88,7 +88,7 @@ def same(a: Outcome, b: Outcome) -> bool:
     x, y = a.value, b.value
     if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
         return type(x) is type(y) and x == y
-    return x.shape == y.shape and x.dtype.kind == y.dtype.kind == "f" and far_from(x, y, 1e-2) is None
+    return x.shape == y.shape and x.dtype.kind == y.dtype.kind == "f" and first_far_index(x, y, 1e-2) is None
 
 
 def midpoints(weights: Sequence[float], values: np.ndarray, steps: Sequence[int]) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autograder.compare import broke, no_array, printed_note
+from autograder.compare import error_text, printed_note, why_not_an_array
 from autograder.exercise import Call, Outcome, Raised, Verdict
 from autograder.packing import pack, unpack
 from course_lib.lessons.nb05_budget import State
@@ -133,7 +133,7 @@ def after_of(call: Call, got: np.ndarray) -> After:
 def judge_with(trouble: Callable[[Call, After], str | None], count: str) -> Callable:
     def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
         for call, outcome in zip(calls, outcomes, strict=True):
-            what = broke(call, outcome) if isinstance(outcome, Raised) else no_array(call, outcome)
+            what = error_text(call, outcome) if isinstance(outcome, Raised) else why_not_an_array(call, outcome)
             what = what or trouble(call, after_of(call, outcome.value))
             if what:
                 return Verdict(False, what=what + printed_note(outcome))

@@ -7,7 +7,7 @@ from operator import index
 
 import numpy as np
 
-from autograder.compare import broke, no_array, printed_note
+from autograder.compare import error_text, printed_note, why_not_an_array
 from autograder.exercise import Call, Outcome, Raised, Verdict
 
 Told = tuple[str, list[int]]  # an operation in words, and what is seen after it
@@ -16,7 +16,7 @@ Told = tuple[str, list[int]]  # an operation in words, and what is seen after it
 def judge_told(calls: Sequence[Call], outcomes: Sequence[Outcome], told: Callable[[Call], list[Told]]) -> Verdict:
     """Compare what a driver saw after each operation with what the oracle tells; the first difference in words."""
     for call, outcome in zip(calls, outcomes, strict=True):
-        what = broke(call, outcome) if isinstance(outcome, Raised) else no_array(call, outcome)
+        what = error_text(call, outcome) if isinstance(outcome, Raised) else why_not_an_array(call, outcome)
         if what:
             return Verdict(False, what=what + printed_note(outcome))
         story, seen = told(call), unflat(outcome.value)

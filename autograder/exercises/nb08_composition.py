@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autograder.compare import broke, printed_note
+from autograder.compare import error_text, printed_note
 from autograder.exercise import Call, Callback, Exercise, Group, Outcome, Raised, Returned, Verdict
 from autograder.exercises import nb08_composition_answers
 from autograder.exercises.nb08_engines import make_reference, make_serve
@@ -158,7 +158,7 @@ def judge(group: str, calls: list[Call], outcomes: list[Outcome]) -> Verdict:
         if isinstance(outcome, Raised) and outcome.type not in REFUSALS:
             return Verdict(
                 False,
-                what=f"Given {about}, your test itself broke. {broke(calls[0], outcome)}{printed_note(outcome)}",
+                what=f"Given {about}, your test itself broke. {error_text(calls[0], outcome)}{printed_note(outcome)}",
                 which="Only an AssertionError counts as a refusal.",
             )
         if name in RIGHT_ENGINES and isinstance(outcome, Raised):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autograder.compare import counted, far_from, first_trouble, same_floats
+from autograder.compare import counted, first_far_index, first_trouble, same_floats
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.kept import known_mistakes
 
@@ -71,7 +71,7 @@ def _trouble(call: Call, got: np.ndarray) -> str | None:
     wanted = np.array(float(sorted(steps)[len(steps) // 2] + launch + SYNC_US))
     if got.shape != ():
         return f"{call.label} returned an array of shape {list(got.shape)}, wanted one number."
-    if far_from(got.astype(np.float64), wanted) is None:
+    if first_far_index(got.astype(np.float64), wanted) is None:
         return None
     return (
         f"{call.label} gives {float(got):,.1f} us, wanted {float(wanted):,.1f}: the steps take "

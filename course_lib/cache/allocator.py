@@ -1,4 +1,4 @@
-"""Allocates the blocks of the KV pool, by number. It never meets a tensor, nor a token."""
+"""Allocates the blocks of the KV pool, by number. It uses no tensors and knows no tokens."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
@@ -6,8 +6,8 @@ from itertools import islice
 from typing import Protocol
 
 
-class Findable(Protocol):
-    """What an allocator needs of a prefix cache: which blocks can be found by content, and to forget one."""
+class CachedBlocks(Protocol):
+    """What an allocator needs of a prefix cache: whether a block is cached (found by its content), and to forget it."""
 
     def __contains__(self, block: int) -> bool: ...
 
@@ -15,23 +15,23 @@ class Findable(Protocol):
 
 
 class BlockAllocator:
-    """Blocks 1 .. num_blocks, each with a count of the block tables that hold it. Block 0 is the null block.
+    """Blocks 1 .. num_blocks, each with its reference count: the block tables that hold it. Block 0 is the null block.
 
-    A block that no table holds is free. Free blocks are allocated least recently used first, and of one request's
-    blocks the tail first. A free block that is `findable` keeps its content, and can be revived by `touch`, until it
-    is allocated again: then it is evicted, which means forgotten.
+    A block whose reference count is 0 is free. A free block that is `cached` keeps its content, and can be revived by
+    `touch`, until it is allocated again: then it is evicted, which means forgotten. Free blocks are allocated least
+    recently used first, and of one request's blocks the tail first, with one exception:
 
-    uncached_first   freed blocks that are not findable go to the front of the free order, as a group, because
-                     allocating them loses nothing (vLLM 0.33); False: all go to the back (vLLM 0.11)
+    uncached_first   True: freed blocks that are not cached go to the front of the free order, as a group, because
+                     allocating them loses nothing (vLLM 0.33). False: all go to the back (vLLM 0.11)
     """
 
-    def __init__(self, num_blocks: int, findable: Findable | None = None, *, uncached_first: bool = True):
+    def __init__(self, num_blocks: int, cached: CachedBlocks | None = None, *, uncached_first: bool = True):
         if num_blocks < 1:
             raise ValueError(f"num_blocks={num_blocks}; at least 1 is needed.")
         self.num_blocks = num_blocks
-        self.findable, self.uncached_first = findable, uncached_first
-        self.refs = [0] * (num_blocks + 1)  # block tables that hold each block
-        self.num_evicted = 0  # findable blocks that were allocated again
+        self.cached, self.uncached_first = cached, uncached_first
+        self.refs = [0] * (num_blocks + 1)  # the reference count of each block
+        self.num_evicted = 0  # cached blocks that were allocated again
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks + 1))
 
     @property
@@ -47,16 +47,16 @@ class BlockAllocator:
         return block in self._free
 
     def allocate(self, count: int) -> list[int] | None:
-        """Take `count` free blocks; None, and nothing changes, when fewer are free."""
+        """Allocate `count` free blocks; None, and nothing changes, when fewer are free."""
         if count < 0:
             raise ValueError(f"cannot allocate {count} blocks; ask for 0 or more.")
         if count > len(self._free):
             return None
         blocks = list(islice(self._free, count))
-        if self.findable is not None:
+        if self.cached is not None:
             for block in blocks:
-                if block in self.findable:
-                    self.findable.forget(block)  # its content is about to be overwritten
+                if block in self.cached:
+                    self.cached.forget(block)  # its content is about to be overwritten
                     self.num_evicted += 1
         refs, free = self.refs, self._free
         for block in blocks:
@@ -65,7 +65,7 @@ class BlockAllocator:
         return blocks
 
     def touch(self, blocks: Sequence[int]) -> None:
-        """One more holder for each block, free or not: a prefix hit. Their content stays, and stays findable."""
+        """Increment the reference count of each block, free or not: a prefix hit. What is cached stays cached."""
         self._expect(blocks)
         for block in blocks:
             if self.refs[block] == 0:
@@ -73,9 +73,9 @@ class BlockAllocator:
             self.refs[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """One holder less for each block of a table, given in token order; the tail is freed first.
+        """Decrement the reference count of each block of a table, given in token order; the tail is freed first.
 
-        Raises ValueError, and changes nothing, for a block that is not held that often.
+        Raises ValueError, and changes nothing, for a block whose reference count is too low.
         """
         self._expect(blocks)
         refs, free = self.refs, self._free
@@ -87,11 +87,11 @@ class BlockAllocator:
                         "Was this request released twice? Clear its block table when it finishes."
                     )
         front: list[int] = []
-        findable = self.findable if self.uncached_first else None
+        cached = self.cached if self.uncached_first else None
         for block in reversed(blocks):
-            refs[block] = holders = refs[block] - 1
-            if holders == 0:
-                if findable is not None and block not in findable:
+            refs[block] = count = refs[block] - 1
+            if count == 0:
+                if cached is not None and block not in cached:
                     front.append(block)
                 else:
                     free[block] = None
@@ -107,7 +107,7 @@ class BlockAllocator:
                 raise ValueError(f"no block {block}; there are 1 .. {self.num_blocks} (0 is the null block).")
 
     def check(self, tables: Iterable[Sequence[int]] | None = None) -> None:
-        """Assert the bookkeeping: each block is free or held, never both, never lost; as often as `tables` say."""
+        """Assert the bookkeeping: each block is free or held, never both, never lost; held as often as `tables` say."""
         held = {block for block in range(1, self.num_blocks + 1) if self.refs[block]}
         assert min(self.refs) >= 0 and self.refs[0] == 0, f"a count is below zero, or block 0 is held: {self.refs}"
         assert held.isdisjoint(self._free), f"blocks both free and held: {sorted(held & self._free.keys())}"
@@ -116,4 +116,4 @@ class BlockAllocator:
         if tables is not None:
             count = Counter(block for table in tables for block in table)
             wrong = {b: (self.refs[b], count[b]) for b in held | count.keys() if self.refs[b] != count[b]}
-            assert not wrong, f"block: (holders counted, tables that list it) {wrong}"
+            assert not wrong, f"block: (reference count, tables that list it) {wrong}"

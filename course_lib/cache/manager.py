@@ -1,6 +1,6 @@
 """Blocks for requests: hits attached, new blocks allocated, full blocks published. Integers only.
 
-What the scheduler sees of the cache. `radix_manager` offers the same methods over a radix tree.
+The scheduler's interface to the cache. `radix_manager` offers the same methods over a radix tree.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,10 +12,11 @@ from course_lib.cache.prefix import PrefixIndex, extend_hashes
 
 @dataclass
 class HitStats:
-    """Counted for each admission that looked its prompt up, also after a preemption, when its step commits."""
+    """Hit statistics: one look-up for each committed admission of a request that reads the cache, readmissions after a
+    preemption included."""
 
     num_lookups: int = 0
-    num_hits: int = 0  # lookups that found at least one block
+    num_hits: int = 0  # look-ups that found at least one block
     tokens_wanted: int = 0  # tokens that the requests had when they were looked up
     tokens_hit: int = 0
 
@@ -47,7 +48,7 @@ class CacheManager:
         self.block_size, self.prefix = block_size, prefix
         self.allocator = BlockAllocator(num_blocks, prefix, uncached_first=uncached_first)
         self.stats = HitStats()
-        self._num_published = 0  # times that blocks were published, or withdrawn
+        self._num_published = 0  # times that blocks were published or unpublished
 
     @property
     def num_blocks(self) -> int:
@@ -60,7 +61,7 @@ class CacheManager:
 
     @property
     def version(self) -> int:
-        """Grows whenever a block is published, withdrawn or evicted: until then `match` finds what it found before."""
+        """Grows when a block is published, unpublished or evicted; while it is unchanged, `match` returns the same."""
         return self._num_published + self.allocator.num_evicted
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -69,7 +70,7 @@ class CacheManager:
     def match(self, request) -> list[int]:
         """Cached blocks of the longest prefix of the request's tokens: whole blocks, and at least one token is left.
 
-        Takes nothing: the request may still not be admitted.
+        Allocates nothing: the request may still not be admitted.
         """
         if self.prefix is None or not request.read_cache:
             return []
@@ -80,10 +81,11 @@ class CacheManager:
         return blocks
 
     def allocate(self, request, stop: int, *, hit: Sequence[int] = (), room_for: int = 0) -> bool:
-        """Give the request blocks for its tokens [0, stop); False, and nothing changed, when they are not there.
+        """Allocate blocks for the request's tokens [0, stop); False, and nothing changed, when too few are free.
 
         hit        blocks found by `match`, attached first: they must not be allocated as new ones
-        room_for   tokens in all that must have room now, though only those below `stop` get it (admission)
+        room_for   for an admission: False unless blocks for this many tokens, counted from 0 like `stop`, are free as
+                   well. Beyond `stop` they are only checked for, not allocated. 0: `stop` alone decides
         """
         if not (hit or room_for) and stop <= len(request.block_table) * self.block_size:
             return True  # most decodes
@@ -103,7 +105,7 @@ class CacheManager:
         return True
 
     def publish(self, request, start: int, stop: int) -> None:
-        """Make the blocks findable that are full once tokens [start, stop) are computed."""
+        """Publish the blocks that are full once tokens [start, stop) are computed: from now on `match` finds them."""
         if self.prefix is None or not (blocks := self._filled(start, stop)):
             return
         hashes = self._hashes(request, blocks.stop)
@@ -121,11 +123,11 @@ class CacheManager:
                 self.prefix.forget(request.block_table[block])
 
     def release(self, request) -> None:
-        """Give all blocks of the request back; published ones stay findable until they are allocated again."""
+        """Release all blocks of the request; published ones stay cached until they are allocated again."""
         self.allocator.release(request.block_table)
         request.block_table = []
 
-    def count(self, request) -> None:
+    def count_lookup(self, request) -> None:
         """Count the look-up of a request that was admitted."""
         if self.prefix is not None and request.read_cache:
             self.stats.count(request.num_tokens, request.num_cached)

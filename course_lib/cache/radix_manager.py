@@ -79,7 +79,7 @@ class RadixManager:
             self._free.extend(reversed(private))
         request.block_table = []
 
-    def count(self, request) -> None:
+    def count_lookup(self, request) -> None:
         """Count the look-up of a request that was admitted."""
         if request.read_cache:
             self.stats.count(request.num_tokens, request.num_cached)

@@ -12,7 +12,7 @@ import numpy as np
 from course_lib.cli import Parser
 from course_lib.cost.linear import PRESETS, chunked, exclusive_baseline, knee_chunk, mixed_baseline, sweep
 from course_lib.cost.metrics import Report
-from course_lib.cost.simulator import Instance, ServerConfig, streaming_user
+from course_lib.cost.simulator import ServerConfig, SimServer, streaming_user
 from course_lib.cost.workload import Arrival
 from course_lib.diagnosis.kv_diff import first_divergence
 from course_lib.model import Model
@@ -76,7 +76,7 @@ def mixed_workload(chunking: bool) -> Report:
         max_num_batched_tokens=most + (CHUNK if chunking else PROMPT), refuse_stuck=False,
     )  # fmt: skip
     report = Report(keep=True)
-    server = Instance(config, COST, report)
+    server = SimServer(config, COST, report)
     for user in range(USERS):
         server.push_computed(streaming_user(user, context=2, tokens=400, since_us=0), 0)
     for number, (time_us, tokens) in enumerate(ARRIVALS, USERS):

@@ -136,7 +136,7 @@ def _model(args):
 
 
 def _engine(args, model) -> Engine:
-    whole = args.no_chunking or PROFILES[args.profile].plan is plan_whole_prompt
+    whole = args.no_chunking or PROFILES[args.profile].policy is plan_whole_prompt
     budget = args.max_num_batched_tokens or (args.num_blocks * args.block_size if whole else BUDGET)
     return Engine(
         model, num_blocks=args.num_blocks, block_size=args.block_size, max_num_batched_tokens=budget,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from course_lib.cost.metrics import DEFAULT_TARGETS, Report, Targets
-from course_lib.cost.simulator import Instance, ServerConfig, SimRequest
+from course_lib.cost.simulator import ServerConfig, SimRequest, SimServer
 from course_lib.cost.work import StepCost
 from course_lib.cost.workload import Arrival, check
 
@@ -51,7 +51,7 @@ def simulate_disaggregated(
         raise ValueError(f"{prefill_servers} prefill and {decode_servers} decode servers: at least 1 of each.")
     report = Report(targets, keep=keep)
     prefill = [_PrefillServer(config, cost, report, transfer) for _ in range(prefill_servers)]
-    decode = [Instance(replace(config, enable_prefix_caching=False), cost, report) for _ in range(decode_servers)]
+    decode = [SimServer(replace(config, enable_prefix_caching=False), cost, report) for _ in range(decode_servers)]
     for number, (ready_us, request) in enumerate(_handed_over(check(workload), prefill, report)):
         if request.why_done():  # its first token was its last
             report.finish(request)
@@ -73,16 +73,16 @@ class _PrefillServer:
         # its steps and refusals are the run's.
         own = Report()
         own.steps = report.steps
-        self.instance, self._own, self._report = Instance(config, cost, own), own, report
+        self.sim, self._own, self._report = SimServer(config, cost, own), own, report
         self._arrivals: dict[int, Arrival] = {}
 
     def push(self, id: int, arrival: Arrival) -> None:
         self._arrivals[id] = arrival
-        self.instance.push(id, arrival._replace(output_tokens=1))
+        self.sim.push(id, arrival._replace(output_tokens=1))
 
     def run_until(self, time_us: int) -> Iterator[tuple[int, SimRequest]]:
         """(time at which its KV has arrived, request with its first token) for each that is done."""
-        for done in self.instance.run_until(time_us):
+        for done in self.sim.run_until(time_us):
             arrival = self._arrivals.pop(done.id)
             self._link_free_us = max(self._link_free_us, done.last_us) + self._transfer.duration_us(done.prompt_len)
             request = SimRequest(
@@ -93,7 +93,7 @@ class _PrefillServer:
 
     def settle(self) -> None:
         """No request comes any more: add the refused and the starved of this server to the run's report."""
-        self.instance.run_until()
+        self.sim.run_until()
         self._report.num_refused += self._own.num_refused
         self._report.num_starved += self._own.num_starved
         self._report.why_refused = self._report.why_refused or self._own.why_refused
@@ -119,7 +119,7 @@ def _handed_over(
         report.begin_us = time_us if report.begin_us is None else report.begin_us
         yield from run(time_us)
         servers[number % len(servers)].push(number, arrival)
-    while ready or not all(server.instance.idle or server.instance.stuck for server in servers):
+    while ready or not all(server.sim.idle or server.sim.stuck for server in servers):
         time_us += 1_000_000  # not all at once, so that what is left of a long queue is never held whole
         yield from run(time_us)
     for server in servers:

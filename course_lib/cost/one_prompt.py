@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from course_lib.cost import linear
 from course_lib.cost.linear import TRAILING_STEPS, Timeline
 from course_lib.cost.metrics import Report
-from course_lib.cost.simulator import Instance, ServerConfig, streaming_user
+from course_lib.cost.simulator import ServerConfig, SimServer, streaming_user
 from course_lib.cost.work import StepCost, StepWork, pairs
 from course_lib.cost.workload import Arrival
 from course_lib.schedule.step_record import StepRecord
@@ -69,7 +69,7 @@ def run(setting: Setting, cost: StepCost) -> tuple[Timeline, list[tuple[int, Ste
     return Timeline(tuple(prompt_us), tuple(gaps), setting.users), steps
 
 
-def _server(setting: Setting, cost: StepCost) -> tuple[Instance, list[tuple[int, StepRecord]]]:
+def _server(setting: Setting, cost: StepCost) -> tuple[SimServer, list[tuple[int, StepRecord]]]:
     """A server whose users stream and whose cache holds the hit, and the list that its steps are written to."""
     block_size = next(b for b in (16, 8, 4, 2, 1) if setting.hit % b == 0)  # so that the hit is exact
     takes = setting.chunk if setting.mode == "chunked" else setting.prompt
@@ -82,7 +82,7 @@ def _server(setting: Setting, cost: StepCost) -> tuple[Instance, list[tuple[int,
         refuse_stuck=False,
     )  # fmt: skip
     steps: list[tuple[int, StepRecord]] = []
-    server = Instance(config, cost, Report(), watch=lambda at, record: steps.append((at, record)))
+    server = SimServer(config, cost, Report(), watch=lambda at, record: steps.append((at, record)))
     if setting.hit:
         server.push(0, Arrival(0, setting.hit, 1, "shared", setting.hit))
         server.run_until()

@@ -1,4 +1,4 @@
-"""A server on a clock: the real scheduler and cache, with a step cost in place of a model.
+"""A discrete-event simulation of a server: the real scheduler and cache, with a step cost in place of a model.
 
 A request that arrives at time t is seen by the first step that begins at t or later. Everything is modelled, in
 whole microseconds, and the same again for the same input.
@@ -75,10 +75,10 @@ def streaming_user(id: int, context: int, tokens: int, since_us: int) -> SimRequ
     return SimRequest(id, [id << 24] * context, max_tokens=tokens, prompt_len=context - 1, **times)
 
 
-class Instance:
+class SimServer:
     """One server and its clock. Push arrivals in order of time, and run it up to each before it is pushed.
 
-    report   where its waits are counted; several instances may share one
+    report   where its waits are counted; several servers may share one
     watch    called for each step; then every step is made one by one
     fast     False: step by step, which gives the same result and takes longer
     """
@@ -87,7 +87,7 @@ class Instance:
         self, config: ServerConfig, cost: StepCost, report: Report, *, watch: Watch | None = None, fast: bool = True
     ):
         self.scheduler, self.cost, self.report = config.scheduler(), cost, report
-        self.clock_us, self.stuck = 0, False  # stuck: only an arrival can help
+        self.clock_us, self.stuck = 0, False  # stuck: no step can run until a request arrives
         self._watch, self._fast = watch, fast and watch is None
         self._backlog: deque[SimRequest | tuple[int, Arrival]] = deque()
 
@@ -114,10 +114,10 @@ class Instance:
         """Begin every step that begins before time_us (None: run until all is done). Returns the finished, in order."""
         finished: list[SimRequest] = []
         while not self.idle and (time_us is None or self.clock_us < time_us):
-            self._take_in()
+            self._queue_arrivals()
             steps = decode_only_steps(self.scheduler) if self._fast else 0
             if steps:
-                finished += self._stretch(steps, time_us)
+                finished += self._decode_steps(steps, time_us)
             elif not self._step(finished):
                 self.stuck = True
                 if time_us is None:
@@ -126,8 +126,8 @@ class Instance:
                     self.clock_us = time_us
         return finished
 
-    def _take_in(self) -> None:
-        """Queue the requests that have come, as far as the policy is shown the queue."""
+    def _queue_arrivals(self) -> None:
+        """Pass arrivals on to the scheduler, no more than its policy may be shown in the next step."""
         s = self.scheduler
         while self._backlog and (s.profile.shown == "all" or self._watch or len(s.waiting) < s.max_num_seqs):
             ahead = self._backlog[0]
@@ -155,12 +155,12 @@ class Instance:
     # --- time passes
 
     def _step(self, finished: list[SimRequest]) -> bool:
-        """One step of the scheduler. False when it did nothing, so that only an arrival can help."""
+        """One step of the scheduler. False when it did nothing: no step can run until a request arrives."""
         s = self.scheduler
         step = s.schedule()
         served = [s.requests[i] for i in step.chunks]
         sampled = dict.fromkeys(s.ends(step), TOKEN)
-        given: list[SimRequest] = [s.requests[i] for i in sampled]  # the requests that get a token
+        with_token: list[SimRequest] = [s.requests[i] for i in sampled]
         prefills, contexts = [], []
         for request, chunk in zip(served, step.chunks.values()):
             if request.decoding:
@@ -172,12 +172,12 @@ class Instance:
             if request.first_us < 0 and not request.num_preemptions:
                 request.first_hit = request.num_cached
         record = s.commit(step, sampled, duration) if self._watch else None
-        finishing = [r for r in given if r.finish_reason] if record else s.advance(step, sampled)
+        finishing = [r for r in with_token if r.finish_reason] if record else s.advance(step, sampled)
         if not served and not step.preempted:
             return False
         begin, self.clock_us = self.clock_us, self.clock_us + duration
         if served:
-            self._count(given, [duration])
+            self._record_tokens(with_token, [duration])
         for request in finishing:
             self.report.finish(request)
         finished += finishing
@@ -185,28 +185,28 @@ class Instance:
             self._watch(begin, record)
         return True
 
-    def _stretch(self, steps: int, until: int | None) -> list[SimRequest]:
+    def _decode_steps(self, steps: int, until: int | None) -> list[SimRequest]:
         """At most `steps` decode-only steps, those that begin before `until`. Returns the finished."""
         running: list[SimRequest] = list(self.scheduler.running)
         durations = self.cost.decode_run_us(len(running), sum(r.num_tokens for r in running), steps)
         if until is not None:
             durations = durations[: _begun(durations, until - self.clock_us)]
         self.clock_us += sum(durations)
-        self._count(running, durations)
+        self._record_tokens(running, durations)
         finished = decode_many(self.scheduler, len(durations), TOKEN)
         for request in finished:
             self.report.finish(request)
         return finished
 
-    def _count(self, requests: list[SimRequest], durations: list[int]) -> None:
+    def _record_tokens(self, requests: list[SimRequest], durations: list[int]) -> None:
         """Steps of these durations have just been made, and each gave each of these requests a token."""
         report, now, others = self.report, self.clock_us, durations[1:]
         first, longest, keep = now - sum(others), max(others, default=0), self.report.keep
-        alike = durations.count(durations[0]) == len(durations)  # often; a Counter takes its time
-        lasting = {durations[0]: len(durations)} if alike else Counter(durations)
-        report.steps.update(lasting)
-        lasting[durations[0]] -= 1  # the first of its waits began with its token before
-        gaps = {us: times * len(requests) for us, times in lasting.items() if times}
+        all_equal = durations.count(durations[0]) == len(durations)  # the usual case; a Counter is slow
+        num_steps = {durations[0]: len(durations)} if all_equal else Counter(durations)  # by duration
+        report.steps.update(num_steps)
+        num_steps[durations[0]] -= 1  # the gap that the first step ends began with the token before: see below
+        gaps = {us: steps * len(requests) for us, steps in num_steps.items() if steps}
         for request in requests:
             if request.first_us < 0:
                 request.first_us = request.last_us = first
@@ -236,7 +236,7 @@ def simulate(
     if replicas < 1:
         raise ValueError(f"replicas={replicas}: at least 1 is needed.")
     report = Report(targets, keep=keep)
-    servers = [Instance(config, cost, report, watch=watch, fast=fast) for _ in range(replicas)]
+    servers = [SimServer(config, cost, report, watch=watch, fast=fast) for _ in range(replicas)]
     for number, arrival in enumerate(check(workload)):
         report.begin_us = arrival.time_us if report.begin_us is None else report.begin_us
         server = servers[number % replicas]

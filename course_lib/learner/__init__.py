@@ -1,1 +1,1 @@
-"""What a learner moves: the environment, the doctor, progress and quiz."""
+"""For a learner's computer and notebooks: set-up, doctor, repair of older copies, progress and quiz."""

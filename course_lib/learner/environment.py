@@ -1,4 +1,4 @@
-"""An environment for course.py's commands: the active one where it will do, else a .venv made here.
+"""An environment for course.py's commands: the active one if it satisfies the requirements, else a .venv made here.
 
 Standard library only: this runs before anything is installed.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from course_lib.cli import UserError
 from course_lib.learner.lock import locked
-from course_lib.learner.pip_says import conflicts, explain, explain_conflict, where_set, without
+from course_lib.learner.pip_says import conflicts, explain, explain_conflict, not_found, where_set, without
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 CPU_TORCH_MB, PLAIN_TORCH_MB = 200, (3_000 if sys.platform == "linux" else 250)
@@ -35,8 +35,8 @@ class Environment:
     def __init__(self, root: Path) -> None:
         self.root, self.venv, self.log = root, root / ".venv", root / ".venv.log"
         self.venv_python = self.venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-        self.stamp = self.venv / "course.json"  # {"of": digest, "extras": what is installed, "done": bool}
-        self.lock: tuple[int, ...] = ()  # descriptors of .venv.lock, which a step holds as well
+        self.stamp = self.venv / "course.json"  # {"digest": see _digest, "extras": installed ones, "done": bool}
+        self.lock: tuple[int, ...] = ()  # descriptors of .venv.lock, open in a step's process as well
         self.in_conflict: dict[str, str] = {}  # of the last step: package -> the constraint that pip could not meet
 
     def python_for(self, extras: Iterable[str]) -> str:
@@ -75,7 +75,7 @@ class Environment:
         return bool(
             have
             and have["done"]
-            and have["of"] == self._asked_for()
+            and have.get("digest") == self._digest()  # absent from the stamps of an earlier course.py
             and self.venv_python.exists()
             and ("dev" in have["extras"] or set(extras) <= set(have["extras"]))
         )
@@ -118,14 +118,14 @@ class Environment:
         what = f"{'torch, ' if fetch_torch else ''}{'Jupyter and the rest' if extras else 'NumPy'}"
         size = f"{megabytes / 1000:.0f} GB" if megabytes > 1000 else f"{megabytes} MB"
         what, pins = f"{what}, up to {size} to download", "constraints.txt"
-        while not self._step(what, self._pip("-c", pins, "-e", self._target(extras)), may_conflict=True):
+        while not self._step(what, self._pip("-c", pins, "-e", self._target(extras)), conflict_ok=True):
             pins = self._loosened(pins)
 
     def _loosened(self, pins: str) -> str:
         """Path of a copy of the file `pins` without the lines that the user's own constraints exclude."""
         text, there = (self.root / pins).read_text(encoding="utf-8"), where_set(str(self.venv_python))
         looser = without(text, set(self.in_conflict))
-        if looser == text or not there:  # what is excluded is not our choice of a version but what the course needs
+        if looser == text or not there:  # leaving pins out changes nothing, or the user has no constraints
             reason = explain_conflict(self.in_conflict, there, self.requirements(["dev"]))
             raise UserError(f"{reason} (log: {self.log})")
         say(f"  trying other versions of {', '.join(self.in_conflict)}, which your pip's constraints allow")
@@ -134,7 +134,7 @@ class Environment:
         return str(copy)
 
     def _cpu_torch(self) -> bool:
-        """True if torch's CPU build was had: from wherever pip looks anyway, else from PyTorch's own index.
+        """True if torch's CPU build was installed: from wherever pip looks anyway, else from PyTorch's own index.
 
         In this order: a mirror, a cache or a wheel on disk may be all there is, and an index that cannot be reached
         costs pip minutes of retries, package by package. Where the user's own constraints exclude the tested version,
@@ -142,31 +142,32 @@ class Environment:
         """
         pin = re.search(r"^torch==(\S+)", (self.root / "constraints.txt").read_text(encoding="utf-8"), re.M)[1]
         what, want = f"torch {pin}, CPU build, {CPU_TORCH_MB} MB", f"torch=={pin}+cpu"
-        if self._step(f"{what}, if pip's index has it", self._pip(want), may_lack=True):
+        if self._step(f"{what}, if pip's index has it", self._pip(want), missing_ok=True):
             return True
         try:
             urllib.request.urlopen(f"{CPU_INDEX}/torch/", timeout=5).close()
         except OSError:
             say("  PyTorch's CPU index cannot be reached: torch comes with CUDA libraries, which are not needed here")
             return False
-        if self._step(f"{what}, from pytorch.org", self._pip(want, "--extra-index-url", CPU_INDEX), may_lack=True):
+        if self._step(f"{what}, from pytorch.org", self._pip(want, "--extra-index-url", CPU_INDEX), missing_ok=True):
             return True
         if "torch" not in self.in_conflict:
             return False
         (any_version,) = (line for line in self.requirements(["lab"]) if line.startswith("torch>"))
         what = "torch, CPU build, in a version that your pip's constraints allow, from pytorch.org"
-        return self._step(what, self._pip(any_version, "--index-url", CPU_INDEX), may_lack=True)
+        return self._step(what, self._pip(any_version, "--index-url", CPU_INDEX), missing_ok=True)
 
     def _pip(self, *arguments: str) -> list[str]:
         return [str(self.venv_python), "-m", "pip", "install", *arguments]
 
-    def _step(self, what: str, command: list[str], may_lack: bool = False, may_conflict: bool = False) -> bool:
+    def _step(self, what: str, command: list[str], missing_ok: bool = False, conflict_ok: bool = False) -> bool:
         """Run a command into the log while showing that time passes.
 
-        False: what was asked for is not on offer (`may_lack`), or the user's own pip constraints exclude it (either
-        flag; `self.in_conflict` names them). Any other failure raises UserError.
+        False if the command failed in a way that is allowed. missing_ok: what was asked for is not on offer, or the
+        user's own pip constraints exclude it; conflict_ok: the latter only (`self.in_conflict` then names the
+        constraints). Any other failure raises UserError.
         """
-        line, settings = Progress(what), PIP_SETTINGS | os.environ
+        line, settings = ProgressLine(what), PIP_SETTINGS | os.environ
         with open(self.log, "ab") as log:
             start = log.tell()
             child = subprocess.Popen(
@@ -189,21 +190,21 @@ class Environment:
         text = self.log.read_bytes()[start:].decode("utf-8", "replace")
         if shutil.disk_usage(self.root).free < 2**20:  # then the log could not be written either
             text = "No space left on device"
-        reason, self.in_conflict = explain(text), conflicts(text)
-        if self.in_conflict and (may_lack or may_conflict):
+        self.in_conflict = conflicts(text)
+        if self.in_conflict and (missing_ok or conflict_ok):
             line.end("not to be had under its constraints")
             return False
-        if may_lack and reason.startswith("nothing"):
+        if missing_ok and not_found(text):
             line.end("it does not")
             return False
         line.end("failed")
-        raise UserError(f"{reason} (log: {self.log})")
+        raise UserError(f"{explain(text)} (log: {self.log})")
 
     def _target(self, extras: set[str]) -> str:
         return f".[{','.join(sorted(extras))}]" if extras else "."
 
-    def _asked_for(self) -> str:
-        """Digest of all that decides what belongs in .venv, its own place included."""
+    def _digest(self) -> str:
+        """SHA-256 of all that decides what belongs in .venv, its path included."""
         files = [(self.root / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
         return hashlib.sha256(b"\0".join([os.fsencode(self.root), *files])).hexdigest()
 
@@ -214,11 +215,11 @@ class Environment:
             return None
 
     def _write_stamp(self, extras: set[str], done: bool) -> None:
-        state = {"of": self._asked_for(), "extras": sorted(extras), "done": done}
+        state = {"digest": self._digest(), "extras": sorted(extras), "done": done}
         self.stamp.write_text(json.dumps(state), encoding="utf-8")
 
 
-class Progress:
+class ProgressLine:
     """One line that counts the seconds on a terminal; a line now and then elsewhere."""
 
     def __init__(self, what: str) -> None:

@@ -26,13 +26,23 @@ REMEDIES = {
 
 def explain(text: str) -> str:
     """One line that says why something with this output failed, and what to do."""
-    for pattern, remedy in REMEDIES.items():
-        if re.search(pattern, text):
-            return remedy
-    if absent := re.search(r"No matching distribution found for (\S+)", text):
-        return not_on_offer(absent[1])
+    if remedy := known_remedy(text):
+        return remedy
+    if requirement := not_found(text):
+        return not_on_offer(requirement)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"it failed, and the last thing said was: {lines[-1] if lines else 'nothing'}"
+
+
+def known_remedy(output: str) -> str:
+    """The line of REMEDIES that fits; "" if none does."""
+    return next((remedy for pattern, remedy in REMEDIES.items() if re.search(pattern, output)), "")
+
+
+def not_found(output: str) -> str:
+    """The requirement that no package on the index meets; "" where pip failed for another reason."""
+    found = None if known_remedy(output) else re.search(r"No matching distribution found for (\S+)", output)
+    return found[1] if found else ""
 
 
 def not_on_offer(what: str) -> str:
@@ -45,7 +55,7 @@ def conflicts(output: str) -> dict[str, str]:
 
     {} where pip names none, or failed for a reason that has a remedy of its own: an index out of reach, say.
     """
-    if explain(output) in REMEDIES.values():
+    if known_remedy(output):
         return {}
     found = re.findall(r"^ *The user requested \(constraint\) ([\w.-]+)(\S*)", output, re.MULTILINE)
     return {canonical(name): name + bounds for name, bounds in found}

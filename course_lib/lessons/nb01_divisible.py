@@ -81,7 +81,7 @@ def run_chunk(model: Model, ids: Sequence[int], cache: KVCache) -> np.ndarray:
         return attend_exact(q, keys, values, len(keys) - len(ids))
 
     positions = np.arange(start, start + len(ids))
-    return model.compute(model.embedding[np.asarray(ids)], positions, attend, np.array([len(ids) - 1]))[0]
+    return model.run_layers(model.embedding[np.asarray(ids)], positions, attend, np.array([len(ids) - 1]))[0]
 
 
 def expect_exact(model: Model, name: str) -> None:

@@ -146,7 +146,7 @@ def forward_ragged(
         ]
         return np.concatenate(outputs)
 
-    return model.compute(model.embedding[ids], positions, attend, cu_q[1:] - 1)
+    return model.run_layers(model.embedding[ids], positions, attend, cu_q[1:] - 1)
 
 
 def _expect_batch(ids, positions, cu_q, cu_k, caches: Sequence[KVCache], vocab_size: int) -> None:

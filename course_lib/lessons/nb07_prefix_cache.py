@@ -81,7 +81,7 @@ class Allocator:
         ValueError, and nothing changes, if one of the blocks has no holder.
         """
         if any(self.refs[block] == 0 for block in blocks):
-            raise ValueError(f"nobody holds some of {blocks}: were they released twice?")
+            raise ValueError(f"no request holds some of {blocks}: were they released twice?")
         for block in reversed(blocks):
             self.refs[block] -= 1
             if self.refs[block] == 0:
@@ -212,7 +212,7 @@ def serve_prompts(
             new.clear()
             while (blocks := requests.admit(len(tokens), hashes)) is None:
                 if not running:
-                    return hits, f"a prompt of {len(tokens)} tokens is refused though nobody runs"
+                    return hits, f"a prompt of {len(tokens)} tokens is refused though no request runs"
                 pool.release(running.pop(0)[2])
             hits.append(sum(block not in new for block in blocks) * block_size)
             if hits[-1] >= len(tokens):

@@ -55,11 +55,12 @@ def decode_many(scheduler: Scheduler, steps: int, token: int = 0) -> list[Reques
     for request in running:
         request.num_computed = computed = request.num_computed + steps
         request.token_ids += [token] * (computed + 1 - len(request.token_ids))
-    return scheduler.count_steps(steps, [r for r in running if len(r.token_ids) - r.prompt_len >= r.max_tokens])
+    done = [r for r in running if len(r.token_ids) - r.prompt_len >= r.max_tokens]
+    return scheduler.record_skipped_steps(steps, done)
 
 
 def _allocate_all(cache: CacheManager, running: Sequence[Request], steps: int) -> None:
-    """All blocks of these steps at once, given out in the order in which step by step would give them.
+    """All blocks of these steps at once, in the order in which step by step would allocate them.
 
     Nothing in between could change which are next: what is published meanwhile is held, not free.
     """

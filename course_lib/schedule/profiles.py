@@ -1,4 +1,4 @@
-"""Scheduler profiles: a policy, and the rules around it that differ between servers. Read on 2026-11-30."""
+"""Scheduler profiles: a policy, and the rules around it that differ between servers. Sources read on 2026-11-30."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,20 +14,19 @@ from course_lib.schedule.refusals import checked_plan, expect_prefix_cache
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """How one server decides.
+    """One server's scheduling rules.
 
-    plan              the policy: plan_step or one of policies.py
+    policy            plan_step or one of policies.py
     chunks_prompts    False: the policy runs a prompt in one step, or not at all
     whole_blocks      the policy cuts at block boundaries and takes block_size as an argument
     decodes_all       a step without prompts decodes a token of every running request
-    shown             what the policy sees of the queue: its "front", that is a few requests, and more when all of these
-                      are admitted (enough for a policy that keeps the order); as many as are "admissible" now, where
-                      the policy divides the step among them; or "all"
-    publish           "commit": a block is findable once its KV exists; "schedule": once it is planned, so that a
-                      twin admitted later in the same step hits it
-    room              what must fit for a request to be admitted: its "first chunk", its "whole prompt", or
-                      "whole request" (prompt and all it may generate, and what the running ones may still need)
-    lone_ignores_cap  the only request there is may exceed max_chunk
+    shown             how many waiting requests the policy sees: "front" (the first, and twice as many whenever all
+                      shown are admitted), "admissible" (as many as may still run), or "all"
+    publish           "commit": a block can be hit once its KV exists; "schedule": once it is planned, so that a
+                      request with the same prefix, admitted later in the same step, hits it
+    admission_needs   the tokens whose blocks must be free for a request to be admitted: "first chunk", "whole prompt",
+                      or "whole request" (prompt and all it may generate, and what the running ones may still need)
+    lone_request_ignores_max_chunk   True: a request that is the only one may exceed max_chunk
     uncached_first    order of freed blocks (BlockAllocator)
     radix             prefixes are kept in a radix tree instead of a hash table
     caches_prefixes   False: the server has no prefix cache
@@ -35,25 +34,25 @@ class Profile:
 
     name: str
     about: str
-    plan: Callable
+    policy: Callable
     chunks_prompts: bool = True
     whole_blocks: bool = False
     decodes_all: bool = True
     shown: str = "front"
     publish: str = "commit"
-    room: str = "whole prompt"
-    lone_ignores_cap: bool = False
+    admission_needs: str = "whole prompt"
+    lone_request_ignores_max_chunk: bool = False
     uncached_first: bool = True
     radix: bool = False
     caches_prefixes: bool = True
 
-    def policy(self, block_size: int) -> Callable:
-        """The policy with the arguments of plan_step."""
-        return partial(self.plan, block_size=block_size) if self.whole_blocks else self.plan
+    def plan_step_for(self, block_size: int) -> Callable:
+        """The policy as a function with the arguments of plan_step."""
+        return partial(self.policy, block_size=block_size) if self.whole_blocks else self.policy
 
     def without_chunking(self) -> "Profile":
         """These rules, but every prompt runs in one step."""
-        return replace(self, plan=policies.plan_whole_prompt, chunks_prompts=False, whole_blocks=False)
+        return replace(self, policy=policies.plan_whole_prompt, chunks_prompts=False, whole_blocks=False)
 
     def with_policy(self, plan_step: Callable) -> "Profile":
         """These rules with a policy from outside, of which nothing is known: each of its plans is checked.
@@ -62,7 +61,7 @@ class Profile:
         published only when it is computed.
         """
         return replace(
-            self, plan=partial(checked_plan, plan_step), chunks_prompts=True, whole_blocks=False, decodes_all=False,
+            self, policy=partial(checked_plan, plan_step), chunks_prompts=True, whole_blocks=False, decodes_all=False,
             shown="all", publish="commit",
         )  # fmt: skip
 
@@ -88,63 +87,63 @@ PROFILES: dict[str, Profile] = {
         Profile(
             name="course",
             about="decodes first; max_chunk always holds; blocks are published at commit",
-            plan=plan_step,
+            policy=plan_step,
         ),
         Profile(
             name="vllm-0.33.0",
             about="vLLM 0.33.0: admission order; published when scheduled; a lone request ignores max_chunk",
-            plan=policies.plan_in_order,
+            policy=policies.plan_in_order,
             publish="schedule",
-            lone_ignores_cap=True,
+            lone_request_ignores_max_chunk=True,
         ),
         Profile(
             name="vllm-0.11.0",
             about="vLLM 0.11.0 (0.8.5 is the same): admits when the first chunk fits; freed blocks go to the back",
-            plan=policies.plan_in_order,
+            policy=policies.plan_in_order,
             publish="schedule",
-            room="first chunk",
+            admission_needs="first chunk",
             uncached_first=False,
         ),
         Profile(
             name="whole-prompt",
             about="no chunking: a prompt runs in one step, beside the decodes (enable_chunked_prefill=False)",
-            plan=policies.plan_whole_prompt,
+            policy=policies.plan_whole_prompt,
             chunks_prompts=False,
         ),
         Profile(
             name="sarathi",
             about="Sarathi-Serve 96f9911: stall-free batches; the budget is the chunk size, and never negative here",
-            plan=policies.plan_sarathi,
+            policy=policies.plan_sarathi,
             caches_prefixes=False,
         ),
         Profile(
             name="sglang-prefill-first",
             about="SGLang 0.5.23 default: prompts alone, then decodes; cuts at block ends; radix tree",
-            plan=policies.plan_prefill_first,
+            policy=policies.plan_prefill_first,
             whole_blocks=True,
             radix=True,
         ),
         Profile(
             name="sglang-mixed",
             about="SGLang 0.5.23 with --enable-mixed-chunk: decodes join the prompts",
-            plan=partial(policies.plan_prefill_first, mixed=True),
+            policy=partial(policies.plan_prefill_first, mixed=True),
             whole_blocks=True,
             radix=True,
         ),
         Profile(
             name="tensorrt-llm",
             about="TensorRT-LLM: chunks in whole blocks, first come first served; admits what can finish",
-            plan=policies.plan_whole_blocks,
+            policy=policies.plan_whole_blocks,
             whole_blocks=True,
-            room="whole request",
+            admission_needs="whole request",
         ),
         Profile(
             name="tensorrt-llm-equal-progress",
             about="TensorRT-LLM with EQUAL_PROGRESS: prompts grow a block each in turn",
-            plan=partial(policies.plan_whole_blocks, equal_progress=True),
+            policy=partial(policies.plan_whole_blocks, equal_progress=True),
             shown="admissible",
             whole_blocks=True,
-            room="whole request",
+            admission_needs="whole request",
         ),
     )
 }

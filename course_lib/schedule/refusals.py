@@ -1,4 +1,4 @@
-"""What the scheduler refuses, with the reason: knobs, pieces, plans and requests that cannot work."""
+"""What the scheduler refuses, with the reason: knobs, prefix caches, plans and requests that cannot work."""
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import index
@@ -18,7 +18,7 @@ def expect_knobs(max_num_batched_tokens: int, max_chunk: int, max_num_seqs: int)
 
 
 def expect_prefix_cache(prefix_cache, no_cache_in: str, enabled: bool) -> None:
-    """ValueError for a prefix cache that would never be asked, or could not answer."""
+    """ValueError for a prefix cache that would never be asked, or lacks a method."""
     if no_cache_in or not enabled:
         why = f"the profile {no_cache_in} has no prefix cache" if no_cache_in else "enable_prefix_caching is False"
         raise ValueError(f"a prefix_cache was given, but {why}: it would never be asked. Leave one of them out.")
@@ -112,10 +112,13 @@ def why_never(request: Request, scheduler) -> str:
 
 
 def room_for(request: Request, scheduler) -> int:
-    """Tokens that must have room for the request to be admitted, beside its first chunk (Profile.room)."""
-    if scheduler.profile.room == "first chunk":
+    """Tokens that must fit into free blocks for the request to be admitted (Profile.admission_needs).
+
+    0 where its first chunk is enough: that is allocated in any case.
+    """
+    if scheduler.profile.admission_needs == "first chunk":
         return 0
-    if scheduler.profile.room == "whole prompt":
+    if scheduler.profile.admission_needs == "whole prompt":
         return request.num_tokens  # what it generated before a preemption included
     blocks_for = scheduler.cache.blocks_for
     promised = sum(blocks_for(longest(r)) - len(r.block_table) for r in scheduler.running)

@@ -1,6 +1,6 @@
-"""Continuous batching: which requests run in the next step, with which blocks. Integers only; it never meets a tensor.
+"""Continuous batching: which requests run in the next step, with which blocks. Integers only, no tensors.
 
-schedule() plans a step and reserves its blocks (build_step.py); then commit() or undo().
+schedule() plans a step and allocates its blocks (build_step.py); then commit() or undo().
 """
 
 from collections import deque
@@ -23,11 +23,11 @@ class Scheduler:
     plan_step               a policy in place of the profile's, for instance a learner's (Profile.with_policy)
     max_num_batched_tokens  tokens in a step, decodes included
     max_chunk               tokens of one request in a step; 0 = no further limit
-    max_num_seqs            requests that run at once, those with a prompt half done included
+    max_num_seqs            requests that run at once, partially prefilled ones included
     refuse_stuck            False: accept requests that can never run, to show starvation
     """
 
-    builder = StepBuilder  # how a step comes about
+    builder = StepBuilder
 
     def __init__(
         self, cache: CacheManager, profile: Profile, *, max_num_batched_tokens: int, max_chunk: int = 0,
@@ -41,7 +41,7 @@ class Scheduler:
             profile = profile.with_policy(plan_step)
         elif not enable_chunked_prefill:
             profile = profile.without_chunking()
-        self.cache, self.profile, self.plan_step = cache, profile, profile.policy(cache.block_size)
+        self.cache, self.profile, self.plan_step = cache, profile, profile.plan_step_for(cache.block_size)
         self.publish_early = profile.publish == "schedule"
         self.max_num_batched_tokens, self.max_chunk, self.max_num_seqs = max_num_batched_tokens, max_chunk, max_num_seqs
         self.refuse_stuck = refuse_stuck
@@ -66,7 +66,7 @@ class Scheduler:
         self.waiting.append(request)
 
     def abort(self, request_id: int) -> Request:
-        """Take a request out, running or waiting; its blocks are free again. KeyError if there is none such."""
+        """Remove a request, running or waiting, and release its blocks. KeyError if there is no such request."""
         if self.in_step:
             raise RuntimeError("a step is being computed; commit or undo it before a request is aborted.")
         request = self.requests[request_id]
@@ -75,7 +75,7 @@ class Scheduler:
         return request
 
     def _end_done(self, requests: Iterable[Request]) -> list[Request]:
-        """Take out the requests that are done; their blocks are free again. Returns them."""
+        """Remove those of the requests that are done, and release their blocks. Returns them."""
         finished = [r for r in requests if r.why_done()]
         for request in finished:
             self._end(request, request.why_done())
@@ -91,7 +91,7 @@ class Scheduler:
     def attach(self, request: Request, num_computed: int) -> bool:
         """Run a request whose first tokens were computed elsewhere and whose KV has arrived (disaggregated prefill).
 
-        False, and nothing taken, when max_num_seqs requests run or the blocks do not suffice. Raises as `add` does.
+        False, and nothing changed, when max_num_seqs requests run or too few blocks are free. Raises as `add` does.
         """
         if self.in_step:
             raise RuntimeError("a step is being computed; commit or undo it before a request is attached.")
@@ -110,26 +110,26 @@ class Scheduler:
     # --- a step
 
     def schedule(self) -> Step:
-        """Plan the next step and reserve its blocks. Follow with commit or undo, also when it is idle."""
+        """Plan the next step and allocate its blocks. Follow with commit or undo, also when it is idle."""
         if self.in_step:
             raise RuntimeError("the step before has neither been committed nor undone.")
         step = self._planned = Step(self._num_steps)
         try:
             self.builder(self, step).build()
         except BaseException as error:
-            self.abandon(trust=isinstance(error, Exception))
+            self.roll_back(bookkeeping_intact=isinstance(error, Exception))
             raise
         return step
 
-    def requeue(self, request: Request, place: int = 0) -> None:
-        """From running back into the queue, to `place` from its front, as if it had never been admitted."""
+    def requeue(self, request: Request, index: int = 0) -> None:
+        """Move a running request to this index of `waiting`; its blocks are released, and nothing of it is computed."""
         self.running.remove(request)
         self.cache.release(request)
         request.num_computed = request.num_cached = 0
-        self.waiting.insert(place, request)
+        self.waiting.insert(index, request)
 
     def undo(self, step: Step) -> None:
-        """The step was not computed: no request advances, what it published is not found, what it admitted waits again.
+        """The step was not computed: no request advances, its blocks are unpublished, and what it admitted waits again.
 
         What it preempted stays preempted, and what it evicted stays evicted: both are only work to redo.
         """
@@ -137,8 +137,8 @@ class Scheduler:
         if self.publish_early:
             for request_id, chunk in step.chunks.items():
                 self.cache.unpublish(self.requests[request_id], chunk.start, chunk.stop)
-        for request in reversed(step.admitted):  # the last first, so that each finds its old place
-            self.requeue(request, step.places[request.id])
+        for request in reversed(step.admitted):  # the last first, so that each returns to its index
+            self.requeue(request, step.queue_positions[request.id])
         self._planned = None
 
     def ends(self, step: Step) -> list[int]:
@@ -146,7 +146,7 @@ class Scheduler:
         return [i for i, chunk in step.chunks.items() if chunk.stop == len(self.requests[i].token_ids)]
 
     def commit(self, step: Step, sampled: Mapping[int, int], duration_us: int | None = None) -> StepRecord:
-        """The step was computed: requests advance, full blocks are published, requests that are done are taken out.
+        """The step was computed: requests advance, full blocks are published, requests that are done are removed.
 
         sampled   request id -> its next token, for exactly the chunks that end at their request's newest token
         """
@@ -174,7 +174,7 @@ class Scheduler:
             for request_id, chunk in step.chunks.items():
                 self.cache.publish(self.requests[request_id], chunk.start, chunk.stop)
         for request in step.admitted:
-            self.cache.count(request)
+            self.cache.count_lookup(request)
         for request_id, chunk in step.chunks.items():
             request = self.requests[request_id]
             if request_id in sampled:
@@ -185,8 +185,8 @@ class Scheduler:
         self._num_steps += 1
         return finished
 
-    def count_steps(self, steps: int, done: Iterable[Request]) -> list[Request]:
-        """`steps` steps were made at once (fast_forward.py). Take out the requests `done`, and return them."""
+    def record_skipped_steps(self, steps: int, done: Iterable[Request]) -> list[Request]:
+        """Count `steps` steps that fast_forward.py made at once. Remove the requests `done`, and return them."""
         self._num_steps += steps
         return self._end_done(done)
 
@@ -194,12 +194,15 @@ class Scheduler:
         if step is not self._planned:
             raise RuntimeError(f"step {step.number} is not the one that was planned last, or is done already.")
 
-    # --- whether all is well, and what to do if not
+    # --- consistency and recovery
 
-    def abandon(self, *, trust: bool = True) -> None:
-        """After a step that raised: undo it. If the bookkeeping cannot be trusted, or does not add up, recover."""
+    def roll_back(self, *, bookkeeping_intact: bool = True) -> None:
+        """After a step that raised: undo it if one is planned, and check; if that fails, recover.
+
+        bookkeeping_intact   False: an interruption may have come in the middle of bookkeeping, so recover at once
+        """
         try:
-            if trust:
+            if bookkeeping_intact:
                 if self._planned is not None:
                     self.undo(self._planned)
                 self.check()

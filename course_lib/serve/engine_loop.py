@@ -256,7 +256,7 @@ class EngineLoop:
             batch = {self._tickets[i] for i in planned.chunks}
             self.engine.scheduler.undo(planned)
         except Exception:  # not even planning works
-            self.engine.scheduler.abandon()
+            self.engine.scheduler.roll_back()
             batch = set()
         for ticket in tickets:
             self._take_out(ticket)
