@@ -332,4 +332,5 @@ EXERCISE = Exercise(
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 03, section 4.",
     callbacks={"prefill_fn": make_prefill, "reference": make_reference},
+    library=(SOLUTION,),
 )
