@@ -324,7 +324,6 @@ _KNOWN = {
 EXERCISE = Exercise(
     name="check_positions",
     number="3.3",
-    title="Write the test",
     notebook="03_positions",
     mode="test",
     groups=(Group("kills", 6, cases, judge),),

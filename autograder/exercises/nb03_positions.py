@@ -130,7 +130,6 @@ MISTAKES = """
 EXERCISE = Exercise(
     name="positions",
     number="3.1",
-    title="Absolute positions",
     notebook="03_positions",
     mode="equal",
     groups=(Group("values", 2, value_cases, judge_values), Group("kv", 2, kv_cases, judge_kv)),

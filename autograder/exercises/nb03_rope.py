@@ -153,7 +153,6 @@ MISTAKES = """
 EXERCISE = Exercise(
     name="rope",
     number="3.2",
-    title="Rotary position embedding",
     notebook="03_positions",
     mode="kernel",
     groups=(Group("logic", 3, logic_cases, judge_logic), Group("bits", 1, bits_cases, judge_bits)),

@@ -75,7 +75,6 @@ _logic = logic(oracle, AXES)
 EXERCISE = Exercise(
     name="block_attention",
     number="4.3",
-    title="Attention in blocks of keys",
     notebook="04_bits",
     mode="kernel",
     groups=(

@@ -168,7 +168,6 @@ MISTAKES = f"""
 EXERCISE = Exercise(
     name="tiled_linear",
     number="4.2",
-    title="A product in tiles",
     notebook="04_bits",
     mode="kernel",
     groups=(

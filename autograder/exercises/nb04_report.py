@@ -199,7 +199,6 @@ MISTAKES = """
 EXERCISE = Exercise(
     name="bit_report",
     number="4.1",
-    title="Compare bits",
     notebook="04_bits",
     mode="equal",
     groups=(Group("values", 3, cases, judge),),
