@@ -461,22 +461,7 @@ except check.CheckFailed as error:
 # </details>
 
 # %% id="test-solution" exercise="3.3" solution="check_positions" minutes=15 difficulty=3
-def check_positions(prefill_fn, reference):
-    """Raise AssertionError if prefill_fn does not return what one correct pass returns.
-
-    prefill_fn(token_ids, sizes, hit)   to be tested; returns k, v, logits
-    reference(token_ids)                one correct pass; returns k, v, logits
-
-    k, v      [layers, tokens, kv_heads, head_dim]
-    logits    [vocab_size] of the last token
-    """
-    ### BEGIN SOLUTION
-    token_ids = [(7 * i * i + 3 * i) % 128 for i in range(40)]
-    wanted = reference(token_ids)
-    for sizes, hit in [([5, 20, 15], 0), ([3, 19], 18)]:
-        for name, got, want in zip(("k", "v", "logits"), prefill_fn(token_ids, sizes, hit), wanted):
-            assert np.array_equal(got, want), f"{name} differs for chunks {sizes} after a hit of {hit}"
-    ### END SOLUTION
+# include course_lib.lessons.nb03_positions:check_positions
 
 # %% id="test-check" check="check_positions" group="kills" points=6
 check.check_positions(check_positions, group="kills")

@@ -12,7 +12,8 @@ import numpy as np
 from autograder.compare import error_text, printed_note
 from autograder.exercise import Call, Callback, Exercise, Group, Outcome, Raised, Returned, Verdict
 from autograder.exercises import kv
-from autograder.exercises.nb03_check_answers import RIGHT, WRONG
+from autograder.exercises.nb03_check_answers import MISTAKES
+from autograder.kept import known_mistakes
 from course_lib.cache.pool import KVPool
 from course_lib.diagnosis.faults import FAULTS, Scenario
 from course_lib.model import Model
@@ -20,6 +21,7 @@ from course_lib.model_config import ModelConfig
 from course_lib.positions import rope
 from course_lib.prefill import one_pass, prefill
 
+SOLUTION = "course_lib.lessons.nb03_positions:check_positions"
 MAX_TOKENS = 160
 # Seeds of weights under which some faults change the next token and others do not, so that a test of the next
 # token alone can be told from a test that checks nothing; tests/test_checks.py makes sure of it.
@@ -322,13 +324,12 @@ _KNOWN = {
 EXERCISE = Exercise(
     name="check_positions",
     number="3.3",
-    title="Write the test",
     notebook="03_positions",
     mode="test",
     groups=(Group("kills", 6, cases, judge),),
     same=same,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 03, section 4.",
     callbacks={"prefill_fn": make_prefill, "reference": make_reference},
+    library=(SOLUTION,),
 )

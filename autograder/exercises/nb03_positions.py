@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import first_index, first_trouble, returned, same_integers, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.exercises import kv
+from autograder.kept import known_mistakes
 from course_lib.positions import MAX_ANGLE
 
 
@@ -68,96 +69,72 @@ def judge_kv(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     )
 
 
-def _wrong(name: str, body: str, message: str, reread: str = "") -> WrongAnswer:
-    return WrongAnswer(name, f"def positions(cached, computed, take):\n    {body}\n", message, reread)
+SOLUTION = "course_lib.positions:positions"
 
+MISTAKES = """
+    relative
+      np.arange(cached + computed, cached + computed + take)  ->  np.arange(take)
+    Positions restart at 0 in every chunk: chunk-relative positions. To RoPE each chunk then looks like the beginning of
+    the document.
 
-WRONG = (
-    _wrong(
-        "relative",
-        "return np.arange(take)",
-        "Positions restart at 0 in every chunk: chunk-relative positions. To RoPE each chunk then looks like the "
-        "beginning of the document.",
-    ),
-    _wrong(
-        "no_cached",
-        "return np.arange(computed, computed + take)",
-        "The cached tokens are not counted: positions restart at the end of the prefix hit. `computed` counts only "
-        "what was computed since the hit.",
-    ),
-    _wrong(
-        "no_computed",
-        "return np.arange(cached, cached + take)",
-        "The tokens of earlier chunks are not counted: every chunk starts right behind the prefix hit.",
-    ),
-    _wrong(
-        "one_based",
-        "return np.arange(cached + computed + 1, cached + computed + take + 1)",
-        "Every position is one too large: this counts from 1. The first token of a request stands at position 0.",
-    ),
-    _wrong(
-        "one_too_few",
-        "return np.arange(cached + computed - 1, cached + computed + take - 1)",
-        "Every position is one too small. The position of the chunk's first token is the number of tokens before it.",
-    ),
-    _wrong(
-        "chunk_grid",
-        "return cached + computed // take * take + np.arange(take)",
-        "This is the chunk's index times its length, which supposes that all chunks before it were as long as this "
-        "one. Chunks are ragged: the last one is what was left, and others shrink when the budget is short.",
-    ),
-    _wrong(
-        "grid_no_cached",
-        "return computed // take * take + np.arange(take)",
-        "Index times length, and the hit is forgotten.",
-    ),
-    _wrong(
-        "inclusive_end",
-        "return np.arange(cached + computed, cached + computed + take - 1)",
-        "One position is missing: np.arange leaves out its end, so the end is cached + computed + take.",
-    ),
-    _wrong(
-        "stop_is_take",
-        "return np.arange(cached + computed, take)",
-        "The end of the range is `take`, a length, where a position belongs: it is right only for the first chunk of "
-        "a request without a hit.",
-    ),
-    _wrong(
-        "one_position",
-        "return np.full(take, cached + computed)",
-        "All tokens of the chunk get the position of its first token.",
-    ),
-    _wrong(
-        "from_the_end",
-        "return np.arange(cached + computed + take)[::-1][:take]",
-        "The order is reversed: token i of the chunk stands i places after its first.",
-    ),
-    _wrong(
-        "floats",
-        "return np.linspace(cached + computed, cached + computed + take - 1, take)",
-        "The numbers are right and the dtype is not: these are floats, and a position is used as an index too. "
-        "np.arange gives int64.",
-    ),
-)
+    no_cached
+      cached + computed, cached + computed + take  ->  computed, computed + take
+    The cached tokens are not counted: positions restart at the end of the prefix hit. `computed` counts only what was
+    computed since the hit.
 
-RIGHT = (
-    "def positions(cached, computed, take):\n    return [cached + computed + i for i in range(take)]\n",
-    "def positions(cached, computed, take):\n"
-    "    return np.cumsum(np.ones(take, dtype=np.int32)) - 1 + (cached + computed)\n",
-    "def positions(cached, computed, take):\n    return np.arange(2 * (cached + computed + take), "
-    "dtype=np.uint16)[::2][-take:] // 2\n",
-)
+    no_computed
+      cached + computed, cached + computed + take  ->  cached, cached + take
+    The tokens of earlier chunks are not counted: every chunk starts right behind the prefix hit.
+
+    one_based
+      cached + computed, cached + computed + take  ->  cached + computed + 1, cached + computed + take + 1
+    Every position is one too large: this counts from 1. The first token of a request stands at position 0.
+
+    one_too_few
+      cached + computed, cached + computed + take  ->  cached + computed - 1, cached + computed + take - 1
+    Every position is one too small. The position of the chunk's first token is the number of tokens before it.
+
+    chunk_grid
+      np.arange(cached + computed, cached + computed + take)  ->  cached + computed // take * take + np.arange(take)
+    This is the chunk's index times its length, which supposes that all chunks before it were as long as this one.
+    Chunks are ragged: the last one is what was left, and others shrink when the budget is short.
+
+    grid_no_cached
+      np.arange(cached + computed, cached + computed + take)  ->  computed // take * take + np.arange(take)
+    Index times length, and the hit is forgotten.
+
+    inclusive_end
+      computed + take  ->  computed + take - 1
+    One position is missing: np.arange leaves out its end, so the end is cached + computed + take.
+
+    stop_is_take
+      , cached + computed + take  ->  , take
+    The end of the range is `take`, a length, where a position belongs: it is right only for the first chunk of a
+    request without a hit.
+
+    one_position
+      np.arange(cached + computed, cached + computed + take)  ->  np.full(take, cached + computed)
+    All tokens of the chunk get the position of its first token.
+
+    from_the_end
+      np.arange(cached + computed, cached + computed + take)  ->  np.arange(cached + computed + take)[::-1][:take]
+    The order is reversed: token i of the chunk stands i places after its first.
+
+    floats
+      np.arange(  ->  np.linspace(
+      computed + take)  ->  computed + take - 1, take)
+    The numbers are right and the dtype is not: these are floats, and a position is used as an index too. np.arange
+    gives int64.
+"""
 
 EXERCISE = Exercise(
     name="positions",
     number="3.1",
-    title="Absolute positions",
     notebook="03_positions",
     mode="equal",
     groups=(Group("values", 2, value_cases, judge_values), Group("kv", 2, kv_cases, judge_kv)),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 03, section 2.",
-    library=("course_lib.positions:positions",),
+    library=(SOLUTION,),
 )

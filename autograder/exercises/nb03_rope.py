@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import first_far_index, first_trouble, keeps_bits, same_floats, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
+from autograder.kept import known_mistakes
 
 AXES = "the shape of x, [tokens, heads, head_dim]"
 
@@ -90,147 +91,74 @@ _ROUNDING = (
 )
 
 
-def _wrong(
-    name: str,
-    message: str,
-    *,
-    table: str = "rope_cos_sin(positions, x.shape[-1], theta)",
-    axis: str = "[:, None, :]",
-    split: str = "x[..., :half], x[..., half:]",
-    turned: str = "[first * cos - second * sin, second * cos + first * sin]",
-    result: str = "np.concatenate({}, axis=-1)",
-) -> WrongAnswer:
-    """The library's lines with one of them wrong."""
-    return WrongAnswer(
-        name,
-        f"""\
-def rope(x, positions, theta=10000.0):
-    half = x.shape[-1] // 2
-    cos, sin = {table}
-    cos, sin = cos{axis}, sin{axis}
-    first, second = {split}
-    return {result.format(turned)}
-""",
-        message,
-    )
+SOLUTION = "course_lib.positions:rope"
 
+MISTAKES = """
+    relative
+      rope_cos_sin(positions,  ->  rope_cos_sin(np.arange(len(x)),
+    The given positions are not used: the rows of this chunk are counted from 0.
 
-WRONG = (
-    _wrong(
-        "relative",
-        "The given positions are not used: the rows of this chunk are counted from 0.",
-        table="rope_cos_sin(np.arange(len(x)), x.shape[-1], theta)",
-    ),
-    _wrong(
-        "consecutive",
-        "Only the first position is used and the others are counted on from it. The rows of a batch can belong to "
-        "several requests, each at its own position.",
-        table="rope_cos_sin(positions[0] + np.arange(len(x)), x.shape[-1], theta)",
-    ),
-    _wrong(
-        "chunk_relative",
-        "The first position is subtracted from all of them: a chunk-relative rotation, in which every chunk "
-        "begins at 0.",
-        table="rope_cos_sin(positions - positions[0], x.shape[-1], theta)",
-    ),
-    _wrong(
-        "one_based",
-        "Every token is turned by one position too many. Position 0 is not turned at all.",
-        table="rope_cos_sin(positions + 1, x.shape[-1], theta)",
-    ),
-    _wrong(
-        "interleaved",
-        "The pairs are neighbours, (0, 1), (2, 3), ... Another family of models does that. Here pair i is "
-        "dimension i and dimension i + head_dim // 2 (rotate-half).",
-        split="x[..., 0::2], x[..., 1::2]",
-        result="np.stack({}, axis=-1).reshape(x.shape)",
-    ),
-    _wrong(
-        "other_way",
-        "The pairs turn the other way: the sign of sin is swapped.",
-        turned="[first * cos + second * sin, second * cos - first * sin]",
-    ),
-    _wrong(
-        "not_crossed",
-        "The second half adds second * sin where first * sin belongs: a rotation mixes the two.",
-        turned="[first * cos - second * sin, second * cos + second * sin]",
-    ),
-    _wrong(
-        "halves_swapped",
-        "The two halves of the result have changed places.",
-        turned="[second * cos + first * sin, first * cos - second * sin]",
-    ),
-    _wrong(
-        "ignores_theta",
-        "The argument theta is not used: this is right for 10000 only.",
-        table="rope_cos_sin(positions, x.shape[-1])",
-    ),
-    _wrong(
-        "half_the_exponent",
-        "The frequencies fall half as fast as they should: pair i turns by theta ** (-2 * i / head_dim), and here "
-        "the 2 is missing.",
-        table="(f(positions[:, None] * theta ** (-np.arange(half) / x.shape[-1])) for f in (np.cos, np.sin))",
-    ),
-    _wrong(
-        "one_speed",
-        "All pairs turn at the same speed. Pair 0 is the fastest, and each next one is slower.",
-        table="(f(positions[:, None] * np.ones(half)) for f in (np.cos, np.sin))",
-    ),
-    _wrong(
-        "added",
-        "Cosines and sines are added to the vector, as older sinusoidal embeddings do. RoPE rotates: it multiplies.",
-        turned="[first + cos, second + sin]",
-    ),
-)
+    consecutive
+      rope_cos_sin(positions,  ->  rope_cos_sin(positions[0] + np.arange(len(x)),
+    Only the first position is used and the others are counted on from it. The rows of a batch can belong to several
+    requests, each at its own position.
 
-RIGHT = (
-    """\
-def rope(x, positions, theta=10000.0):
-    half = x.shape[-1] // 2
-    cos, sin = rope_cos_sin(positions, x.shape[-1], theta)
-    turned = (x[..., :half] + 1j * x[..., half:]) * (cos + 1j * sin)[:, None, :]
-    return np.concatenate([turned.real, turned.imag], axis=-1)
-""",
-    """\
-def rope(x, positions, theta=10000.0):
-    cos, sin = rope_cos_sin(positions, x.shape[-1], theta)
-    turn = np.array([[cos, -sin], [sin, cos]])  # [2, 2, tokens, half]
-    pairs = x.reshape(*x.shape[:2], 2, -1)
-    return np.einsum("abti,thbi->thai", turn, pairs).reshape(x.shape)
-""",
-    """\
-def rope(x, positions, theta=10000.0):
-    out, half = np.empty_like(x), x.shape[-1] // 2
-    for t, position in enumerate(positions):
-        for i in range(half):
-            angle = float(position) * theta ** (-2 * i / (2 * half))
-            c, s = np.cos(angle), np.sin(angle)
-            out[t, :, i] = x[t, :, i] * c - x[t, :, i + half] * s
-            out[t, :, i + half] = x[t, :, i + half] * c + x[t, :, i] * s
-    return out
-""",
-    """\
-def rope(x, positions, theta=10000.0):
-    inv_freq = 1.0 / theta ** (np.arange(0, x.shape[-1], 2, dtype=np.float32) / x.shape[-1])
-    angle = np.outer(positions.astype(np.float32), inv_freq.astype(np.float32))
-    angle = np.concatenate([angle, angle], axis=-1)[:, None, :]
-    half = x.shape[-1] // 2
-    rotated = np.concatenate([-x[..., half:], x[..., :half]], axis=-1)
-    return x * np.cos(angle) + rotated * np.sin(angle)
-""",
-)
+    chunk_relative
+      rope_cos_sin(positions,  ->  rope_cos_sin(positions - positions[0],
+    The first position is subtracted from all of them: a chunk-relative rotation, in which every chunk begins at 0.
+
+    one_based
+      rope_cos_sin(positions,  ->  rope_cos_sin(positions + 1,
+    Every token is turned by one position too many. Position 0 is not turned at all.
+
+    interleaved
+      x[..., :half], x[..., half:]  ->  x[..., 0::2], x[..., 1::2]
+      np.concatenate(  ->  np.stack(
+      axis=-1)  ->  axis=-1).reshape(x.shape)
+    The pairs are neighbours, (0, 1), (2, 3), ... Another family of models does that. Here pair i is dimension i and
+    dimension i + head_dim // 2 (rotate-half).
+
+    other_way
+      cos - second  ->  cos + second
+      cos + first  ->  cos - first
+    The pairs turn the other way: the sign of sin is swapped.
+
+    not_crossed
+      + first * sin  ->  + second * sin
+    The second half adds second * sin where first * sin belongs: a rotation mixes the two.
+
+    halves_swapped
+      [first * cos - second * sin  ->  [second * cos + first * sin
+      second * cos + first * sin]  ->  first * cos - second * sin]
+    The two halves of the result have changed places.
+
+    ignores_theta
+      x.shape[-1], theta  ->  x.shape[-1]
+    The argument theta is not used: this is right for 10000 only.
+
+    half_the_exponent
+      x.shape[-1], theta  ->  x.shape[-1], theta**0.5
+    The frequencies fall half as fast as they should: pair i turns by theta ** (-2 * i / head_dim), and here the 2 is
+    missing.
+
+    one_speed
+      x.shape[-1], theta  ->  x.shape[-1], 1
+    All pairs turn at the same speed. Pair 0 is the fastest, and each next one is slower.
+
+    added
+      [first * cos - second * sin, second * cos + first * sin]  ->  [first + cos, second + sin]
+    Cosines and sines are added to the vector, as older sinusoidal embeddings do. RoPE rotates: it multiplies.
+"""
 
 EXERCISE = Exercise(
     name="rope",
     number="3.2",
-    title="Rotary position embedding",
     notebook="03_positions",
     mode="kernel",
     groups=(Group("logic", 3, logic_cases, judge_logic), Group("bits", 1, bits_cases, judge_bits)),
     same=same_floats,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 03, section 3.",
     imports="import numpy as np\nfrom course_lib.positions import rope_cos_sin",
-    library=("course_lib.positions:rope", "course_lib.positions:rotate"),
+    library=(SOLUTION, "course_lib.positions:rotate"),
 )

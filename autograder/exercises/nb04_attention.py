@@ -9,11 +9,13 @@ from autograder.exercises.fickle import on_fickle_tensors, tensor_arg, values
 from autograder.exercises.nb02_attend import halfway
 from autograder.exercises.nb02_attend import oracle as attend64
 from autograder.exercises.nb02_mask import causal
-from autograder.exercises.nb04_blocks import RIGHT, ROUNDING, WRONG
+from autograder.exercises.nb04_attention_answers import MISTAKES, ROUNDING
 from autograder.exercises.nb04_kernels import TOKENS, cuts, judge_bits, judge_logic, logic, same
+from autograder.kept import known_mistakes
 
 AXES = "a row for each query, a column for each of head_dim"
 HEAD_DIM = 16
+SOLUTION = "course_lib.lessons.nb04_bits:block_attention"
 
 
 def _call(q, k, v, start: int, dtype: str, *block: int, **facts) -> Call:
@@ -73,7 +75,6 @@ _logic = logic(oracle, AXES)
 EXERCISE = Exercise(
     name="block_attention",
     number="4.3",
-    title="Attention in blocks of keys",
     notebook="04_bits",
     mode="kernel",
     groups=(
@@ -81,10 +82,9 @@ EXERCISE = Exercise(
         Group("bits", 3, bits_cases, judge_bits(_logic, "the query at position", ROUNDING)),
     ),
     same=same,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 04, section 4.",
     imports="import math\n\nimport numpy as np\nimport torch",
-    library=("course_lib.lessons.nb04_bits:block_attention", "course_lib.attention.tiled:attend_tiled"),
+    library=(SOLUTION, "course_lib.attention.tiled:attend_tiled"),
     driver=on_fickle_tensors,
 )
