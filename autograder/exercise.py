@@ -123,7 +123,6 @@ class Exercise:
     mode            "equal" (integers, booleans), "kernel" (own one pass against own chunks, and a float64 oracle),
                     "test" (the learner writes a test; it must accept and refuse the right variants)
     same            whether two answers did the same with a call; by it a known mistake is recognised
-    right_answers   sources of answers that differ in how they are written and must earn everything
     reread          where the lesson explains it
     imports         what the answer may use without importing it
     library         functions and classes of the library that are not accepted as an answer, as "module:name"
@@ -134,14 +133,12 @@ class Exercise:
 
     name: str
     number: str
-    title: str
     notebook: str
     mode: str
     groups: tuple[Group, ...]
     same: Callable[[Outcome, Outcome], bool]
     wrong_answers: tuple[WrongAnswer, ...]
     reread: str
-    right_answers: tuple[str, ...] = ()
     imports: str = "import numpy as np"
     library: tuple[str, ...] = ()
     callbacks: Mapping[str, Callable[[Callback], Callable]] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from right_answers import right_answers
 from small_course import SETUP, make_root
 
 from autograder import check
@@ -117,7 +118,7 @@ def test_a_driver_runs_with_copies_and_what_it_raises_is_an_outcome():
 
     outcomes, used = perform(KVCache, calls, driver=CACHE.driver)
     assert used == "" and all(isinstance(o, Raised) and o.message == "disk full" for o in outcomes)
-    perform(CACHE.compile(CACHE.right_answers[0]), calls, driver=CACHE.driver)
+    perform(CACHE.compile(right_answers(CACHE)[0]), calls, driver=CACHE.driver)
     assert all(np.array_equal(x, y) for x, y in zip(calls[0].args[-2:], before, strict=True))
 
 
@@ -163,13 +164,14 @@ def test_an_unwritten_class_is_told_which_exercise_it_is():
     assert {v.message for v in verdicts(CACHE, KVCache)} == {
         "Exercise 1.1, KVCache, is not written yet. Replace the raise line with your answer."
     }
-    half_written = CACHE.right_answers[0].replace("        return", "        raise NotImplementedError\n        return")
+    unwritten = "        raise NotImplementedError\n"
+    half_written = right_answers(CACHE)[0].replace("        return", unwritten + "        return")
     assert "is not written yet" in verdicts(CACHE, CACHE.compile(half_written))[0].message
 
 
 def test_an_object_in_place_of_the_class_is_refused():
     with pytest.raises(TypeError, match=r"without calling it: check.KVCache\(KVCache\)"):
-        check.KVCache(CACHE.compile(CACHE.right_answers[0])(3, 2, 4))
+        check.KVCache(CACHE.compile(right_answers(CACHE)[0])(3, 2, 4))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,7 @@ def test_a_view_that_is_none_is_described_and_not_taken_for_another_mistake(view
     ],
 )
 def test_a_prefill_that_returns_something_else_hears_what(returned, says):
-    source = PREFILL.right_answers[0].replace("return cache, last", f"logits = last\n    return {returned}")
+    source = right_answers(PREFILL)[0].replace("return cache, last", f"logits = last\n    return {returned}")
     messages = [v.message for v in verdicts(PREFILL, PREFILL.compile(source))]
     assert says in messages[1]
 

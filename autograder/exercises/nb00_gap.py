@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, drawn, wrong_number
+from autograder.kept import known_mistakes
 from course_lib.cost.linear import LinearCost
 
 
@@ -57,110 +58,72 @@ def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} timelines")
 
 
-def _wrong(name: str, body: str, message: str) -> WrongAnswer:
-    tokens = "    starts = [start for start, _, _, decodes in steps if decodes]\n"
-    tokens += "    stops = [stop for _, stop, _, decodes in steps if decodes]\n"
-    return WrongAnswer(name, f"def worst_gap(steps):\n{tokens}    {body}\n", message)
+SOLUTION = "course_lib.lessons.nb00_freeze:worst_gap"
 
+MISTAKES = """
+    every_stop
+      in steps if decodes  ->  in steps
+    A step without decodes brings the users no token, and its stop is counted here.
 
-WRONG = (
-    _wrong(
-        "every_stop",
-        "every = [stop for _, stop, _, _ in steps]\n"
-        "    return max((b - a for a, b in zip(every, every[1:])), default=0)",
-        "A step without decodes brings the users no token, and its stop is counted here.",
-    ),
-    _wrong(
-        "between_starts",
-        "return max(b - a for a, b in zip(starts, starts[1:]))",
-        "This is the time between the starts of two steps. A token is there when its step stops, so measure from "
-        "stop to stop.",
-    ),
-    _wrong(
-        "longest_step",
-        "return max(stop - start for start, stop, _, _ in steps)",
-        "This is the longest step. A gap is the time between two tokens: after a prompt alone, the step that brings "
-        "the next token counts too.",
-    ),
-    _wrong(
-        "step_after_added",
-        "return max(after[1] - step[0] for step, after in zip(steps, steps[1:]))",
-        "This is always the time of a step and the next one together. That is right after a prompt that ran "
-        "alone. When the decodes are in the prompt's own step, their tokens come at its end, and the users wait "
-        "for no further step.",
-    ),
-    _wrong(
-        "between_the_steps",
-        "return max(b - a for a, b in zip(stops, starts[1:]))",
-        "This ends where the next step with decodes starts. Its tokens are there when it stops.",
-    ),
-    _wrong(
-        "own_steps_only",
-        "return max(b - a for a, b in zip(starts, stops))",
-        "This is the longest step that has decodes. While a prompt runs alone the user waits as well.",
-    ),
-    _wrong(
-        "before_the_first",
-        "return max(b - a for a, b in zip([0, *stops], stops))",
-        "The time before the first token is counted. A gap lies between two tokens.",
-    ),
-    _wrong(
-        "after_the_last",
-        "return max(b - a for a, b in zip(stops, [*stops[1:], steps[-1][1]]))",
-        "The time behind the last token is counted. A gap lies between two tokens.",
-    ),
-    _wrong(
-        "first_gap",
-        "return stops[1] - stops[0]",
-        "This is the first gap. A timeline can have more, and the longest is wanted.",
-    ),
-    _wrong(
-        "mean_gap",
-        "return (stops[-1] - stops[0]) // (len(stops) - 1)",
-        "This is the mean of the gaps. A single long freeze hardly moves a mean: take the largest.",
-    ),
-    _wrong(
-        "whole_span",
-        "return stops[-1] - stops[0]",
-        "This is the time from the first token to the last, over all gaps together. Take the longest of them.",
-    ),
-    _wrong(
-        "divided_by_users",
-        "return max((b[1] - a[1]) // b[3] for a, b in zip(*(lambda s: (s, s[1:]))([r for r in steps if r[3]])))",
-        "The wait is divided by the number of users. They all wait at the same time, and each waits all of it.",
-    ),
-)
+    between_starts
+      stop for _, stop, _, decodes  ->  start for start, _, _, decodes
+    This is the time between the starts of two steps. A token is there when its step stops, so measure from stop to
+    stop.
 
-RIGHT = (
-    """\
-def worst_gap(steps):
-    waited = worst = 0
-    seen = False
-    for start, stop, prompt_tokens, decodes in steps:
-        waited += stop - start
-        if decodes:
-            worst = max(worst, waited) if seen else 0
-            waited, seen = 0, True
-    return worst
-""",
-    """\
-def worst_gap(steps):
-    table = np.array(steps)
-    return np.diff(table[table[:, 3] > 0][:, 1]).max()
-""",
-)
+    longest_step
+      | return max(stop - start for start, stop, _, _ in steps)
+    This is the longest step. A gap is the time between two tokens: after a prompt alone, the step that brings the next
+    token counts too.
+
+    step_after_added
+      | return max(after[1] - step[0] for step, after in zip(steps, steps[1:]))
+    This is always the time of a step and the next one together. That is right after a prompt that ran alone. When the
+    decodes are in the prompt's own step, their tokens come at its end, and the users wait for no further step.
+
+    between_the_steps
+      tokens[1:]  ->  [start for start, _, _, decodes in steps if decodes][1:]
+    This ends where the next step with decodes starts. Its tokens are there when it stops.
+
+    own_steps_only
+      | return max(stop - start for start, stop, _, decodes in steps if decodes)
+    This is the longest step that has decodes. While a prompt runs alone the user waits as well.
+
+    before_the_first
+      zip(tokens, tokens[1:])  ->  zip([0, *tokens], tokens)
+    The time before the first token is counted. A gap lies between two tokens.
+
+    after_the_last
+      tokens[1:]  ->  [*tokens[1:], steps[-1][1]]
+    The time behind the last token is counted. A gap lies between two tokens.
+
+    first_gap
+      tokens[1:]  ->  tokens[1:2]
+    This is the first gap. A timeline can have more, and the longest is wanted.
+
+    mean_gap
+      | tokens = [stop for _, stop, _, decodes in steps if decodes]
+      | return (tokens[-1] - tokens[0]) // (len(tokens) - 1)
+    This is the mean of the gaps. A single long freeze hardly moves a mean: take the largest.
+
+    whole_span
+      max(after - before for before, after in zip(tokens, tokens[1:]))  ->  tokens[-1] - tokens[0]
+    This is the time from the first token to the last, over all gaps together. Take the longest of them.
+
+    divided_by_users
+      [stop for _, stop, _, decodes in steps if decodes]  ->  [row for row in steps if row[3]]
+      after - before for  ->  (after[1] - before[1]) // after[3] for
+    The wait is divided by the number of users. They all wait at the same time, and each waits all of it.
+"""
 
 EXERCISE = Exercise(
     name="worst_gap",
     number="0.3",
-    title="The longest wait for a token",
     notebook="00_freeze",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 00, section 3.",
     imports=IMPORTS,
-    library=("course_lib.lessons.nb00_freeze:worst_gap",),
+    library=(SOLUTION,),
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
+from autograder.kept import known_mistakes
 
 
 def _call(queue: list[int], budget: int) -> Call:
@@ -50,127 +51,74 @@ def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} queues")
 
 
-def _wrong(name: str, body: str, message: str) -> WrongAnswer:
-    return WrongAnswer(name, f"def whole_prompt_pick(queue, budget):\n{body}", message)
+SOLUTION = "course_lib.schedule.policies:whole_prompt_pick"
 
+MISTAKES = """
+    around_the_head
+      break  ->  continue
+    You pick around a prompt that does not fit. The queue is first come, first served: a prompt that does not fit blocks
+    the ones behind it. (Picking around lets short prompts pass, and the long one still never runs.)
 
-def _loop(stop: str, *, then: str = "break", order: str = "enumerate(queue)", take: str = "place") -> str:
-    """A loop like the library's, with the given expressions where the mistakes are made."""
-    return f"""\
-    picked = []
-    for place, tokens in {order}:
-        if {stop}:
-            {then}
-        picked.append({take})
-        budget -= tokens
-    return picked
+    number_of_requests
+      | return list(range(min(budget, len(queue))))
+    The budget is counted in requests. It is a number of tokens.
+
+    budget_for_each
+      budget -= tokens  ->
+    Each prompt is compared with the whole budget. What one prompt takes is gone for the next: they share the step.
+
+    budget_for_each_around_the_head
+      break  ->  continue
+      budget -= tokens  ->
+    Each prompt is compared with the whole budget, and one that does not fit is passed over. The prompts share the
+    step's budget, and first come, first served.
+
+    strictly_less
+      tokens > budget  ->  tokens >= budget
+    A prompt that exactly uses up the budget is left out. It fits: nothing need be left over.
+
+    over_the_budget
+      tokens > budget  ->  budget <= 0
+    The last prompt you pick goes over the budget. While anything is left you take one more; but all of the prompt must
+    fit, for a part of it cannot run here.
+
+    head_always
+      tokens > budget  ->  picked and tokens > budget
+    The first prompt always runs, even when it is longer than the budget. Then the step holds more tokens than it has
+    room for.
+
+    shortest_first
+      enumerate(queue)  ->  sorted(enumerate(queue), key=lambda item: item[1])
+    You take the shortest prompts first. That is another order than first come, first served.
+
+    shortest_first_sorted
+      enumerate(queue)  ->  sorted(enumerate(queue), key=lambda item: item[1])
+      return picked  ->  return sorted(picked)
+    You take the shortest prompts, whatever their place, and then sort the places. First come, first served takes them
+    from the front.
+
+    head_only
+      budget -= tokens  ->  break
+    Only the first prompt is picked. As long as all of the next one fits as well, it runs in the same step.
+
+    lengths
+      append(place)  ->  append(tokens)
+    These are the lengths of the prompts. Return their places in the queue, counted from 0.
+
+    from_one
+      append(place)  ->  append(place + 1)
+    Every place is one too large: this counts from 1. The prompt at the front has place 0.
 """
-
-
-WRONG = (
-    _wrong(
-        "around_the_head",
-        _loop("tokens > budget", then="continue"),
-        "You pick around a prompt that does not fit. The queue is first come, first served: a prompt that does not "
-        "fit blocks the ones behind it. (Picking around lets short prompts pass, and the long one still never runs.)",
-    ),
-    _wrong(
-        "number_of_requests",
-        "    return list(range(min(budget, len(queue))))\n",
-        "The budget is counted in requests. It is a number of tokens.",
-    ),
-    _wrong(
-        "budget_for_each",
-        """\
-    picked = []
-    for place, tokens in enumerate(queue):
-        if tokens > budget:
-            break
-        picked.append(place)
-    return picked
-""",
-        "Each prompt is compared with the whole budget. What one prompt takes is gone for the next: they "
-        "share the step.",
-    ),
-    _wrong(
-        "budget_for_each_around_the_head",
-        "    return [place for place, tokens in enumerate(queue) if tokens <= budget]\n",
-        "Each prompt is compared with the whole budget, and one that does not fit is passed over. The prompts share "
-        "the step's budget, and first come, first served.",
-    ),
-    _wrong(
-        "strictly_less",
-        _loop("tokens >= budget"),
-        "A prompt that exactly uses up the budget is left out. It fits: nothing need be left over.",
-    ),
-    _wrong(
-        "over_the_budget",
-        _loop("budget <= 0"),
-        "The last prompt you pick goes over the budget. While anything is left you take one more; but all of the "
-        "prompt must fit, for a part of it cannot run here.",
-    ),
-    _wrong(
-        "head_always",
-        _loop("picked and tokens > budget"),
-        "The first prompt always runs, even when it is longer than the budget. Then the step holds more tokens than it "
-        "has room for.",
-    ),
-    _wrong(
-        "shortest_first",
-        _loop("tokens > budget", order="sorted(enumerate(queue), key=lambda item: item[1])"),
-        "You take the shortest prompts first. That is another order than first come, first served.",
-    ),
-    _wrong(
-        "shortest_first_sorted",
-        _loop("tokens > budget", order="sorted(enumerate(queue), key=lambda item: item[1])").replace(
-            "return picked", "return sorted(picked)"
-        ),
-        "You take the shortest prompts, whatever their place, and then sort the places. First come, first served takes "
-        "them from the front.",
-    ),
-    _wrong(
-        "head_only",
-        "    return [0] if queue and queue[0] <= budget else []\n",
-        "Only the first prompt is picked. As long as all of the next one fits as well, it runs in the same step.",
-    ),
-    _wrong(
-        "lengths",
-        _loop("tokens > budget", take="tokens"),
-        "These are the lengths of the prompts. Return their places in the queue, counted from 0.",
-    ),
-    _wrong(
-        "from_one",
-        _loop("tokens > budget", take="place + 1"),
-        "Every place is one too large: this counts from 1. The prompt at the front has place 0.",
-    ),
-)
-
-RIGHT = (
-    """\
-def whole_prompt_pick(queue, budget):
-    used, place = 0, 0
-    while place < len(queue) and used + queue[place] <= budget:
-        used += queue[place]
-        place += 1
-    return list(range(place))
-""",
-    """\
-def whole_prompt_pick(queue, budget):
-    return np.flatnonzero(np.cumsum(queue) <= budget)
-""",
-)
 
 EXERCISE = Exercise(
     name="whole_prompt_pick",
     number="0.4",
-    title="Which prompts run whole in this step?",
     notebook="00_freeze",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 00, section 5.",
     imports="import numpy as np\nfrom collections.abc import Sequence",
-    library=("course_lib.schedule.policies:whole_prompt_pick",),
+    library=(SOLUTION,),
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import first_index, first_trouble, same_integers, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, drawn, shown, with_cost
+from autograder.kept import known_mistakes
 
 COLUMNS = ("start_us", "stop_us", "prompt_tokens", "decodes")
 
@@ -46,117 +47,71 @@ def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} timelines")
 
 
-def _wrong(name: str, message: str, *, steps="[(0, users), (prompt, 0), (0, users)]", took="m.step_us(tokens, decodes)",
-           begin="start", row="(start, stop, tokens, decodes)") -> WrongAnswer:  # fmt: skip
-    """A loop like the library's, with the given expressions where the mistakes are made."""
-    source = f"""\
-def one_shot_timeline(prompt, users, m):
-    rows, stop = [], 0
-    for tokens, decodes in {steps}:
-        start = stop
-        start = {begin}
-        stop = start + {took}
-        rows.append({row})
-    return rows
+SOLUTION = "course_lib.lessons.nb00_freeze:one_shot_timeline"
+
+MISTAKES = """
+    mixed
+      (prompt, 0)  ->  (prompt, users)
+    Your prompt shares its step with the decodes: that is the mixed baseline. In the exclusive one the prompt runs
+    alone, and the decodes wait.
+
+    no_step_before
+      [(0, users), (prompt  ->  [(prompt
+    The step before the prompt is missing. The users' last tokens before the freeze come at its end, and there the gap
+    begins.
+
+    no_step_after
+      (prompt, 0), (0, users)  ->  (prompt, 0)
+    The step after the prompt is missing. The users' next tokens come at the end of that step, and not at the end of the
+    prompt's.
+
+    starts_at_0
+      start = stop  ->
+    Every step starts at 0. A step starts when the one before it stops.
+
+    side_by_side
+      start = stop  ->  start = rows[0][1]
+    The last step starts when the first one stops, as if prompt and decodes ran side by side. Steps run one after
+    another.
+
+    durations
+      (start, stop,  ->  (start, stop - start,
+    The second number of your rows is how long the step takes. It should be when the step stops.
+
+    fixed_once
+      m.step_us(prompt_tokens, decodes)  ->  m.step_us(prompt_tokens, decodes) - (m.fixed_us if rows else 0)
+    Only the first step has a fixed part. Each of the three steps pays it.
+
+    columns_swapped
+      stop, prompt_tokens, decodes  ->  stop, decodes, prompt_tokens
+    The last two numbers of your rows are swapped: prompt tokens first, then decodes.
+
+    a_step_for_each_user
+      [(0, users), (prompt  ->  [(0, 1)] * users + [(prompt
+      0), (0, users)]  ->  0)] + [(0, 1)] * users + [(0, 1)] * (users == 1)
+    Each user gets a separate step. One step decodes a token for every user at once.
+
+    first_token_is_a_decode
+      (prompt, 0)  ->  (prompt, 1)
+    The prompt's step has a decode in it. A prompt's first answer token comes out of its last prompt token: no decode is
+    needed for it.
+
+    newcomer_decodes
+      (prompt, 0), (0, users)  ->  (prompt, 0), (0, users + 1)
+    The last step has one decode too many: the new request is counted. It wants one token, and got it at the end of its
+    prompt's step.
 """
-    return WrongAnswer(name, source, message)
-
-
-WRONG = (
-    _wrong(
-        "mixed",
-        "Your prompt shares its step with the decodes: that is the mixed baseline. In the exclusive one the prompt "
-        "runs alone, and the decodes wait.",
-        steps="[(0, users), (prompt, users), (0, users)]",
-    ),
-    _wrong(
-        "no_step_before",
-        "The step before the prompt is missing. The users' last tokens before the freeze come at its end, and there "
-        "the gap begins.",
-        steps="[(prompt, 0), (0, users)]",
-    ),
-    _wrong(
-        "no_step_after",
-        "The step after the prompt is missing. The users' next tokens come at the end of that step, and not at the end "
-        "of the prompt's.",
-        steps="[(0, users), (prompt, 0)]",
-    ),
-    _wrong(
-        "starts_at_0",
-        "Every step starts at 0. A step starts when the one before it stops.",
-        begin="0",
-    ),
-    _wrong(
-        "side_by_side",
-        "The last step starts when the first one stops, as if prompt and decodes ran side by side. Steps run "
-        "one after another.",
-        begin="rows[0][1] if len(rows) == 2 else start",
-    ),
-    _wrong(
-        "durations",
-        "The second number of your rows is how long the step takes. It should be when the step stops.",
-        row="(start, stop - start, tokens, decodes)",
-    ),
-    _wrong(
-        "fixed_once",
-        "Only the first step has a fixed part. Each of the three steps pays it.",
-        took="m.step_us(tokens, decodes) - (m.fixed_us if rows else 0)",
-    ),
-    _wrong(
-        "columns_swapped",
-        "The last two numbers of your rows are swapped: prompt tokens first, then decodes.",
-        row="(start, stop, decodes, tokens)",
-    ),
-    _wrong(
-        "a_step_for_each_user",
-        "Each user gets a separate step. One step decodes a token for every user at once.",
-        steps="[(0, 1)] * users + [(prompt, 0)] + [(0, 1)] * users + [(0, 1)] * (users == 1)",
-    ),
-    _wrong(
-        "first_token_is_a_decode",
-        "The prompt's step has a decode in it. A prompt's first answer token comes out of its last prompt token: no "
-        "decode is needed for it.",
-        steps="[(0, users), (prompt, 1), (0, users)]",
-    ),
-    _wrong(
-        "newcomer_decodes",
-        "The last step has one decode too many: the new request is counted. It wants one token, and got it at the "
-        "end of its prompt's step.",
-        steps="[(0, users), (prompt, 0), (0, users + 1)]",
-    ),
-)
-
-RIGHT = (
-    """\
-def one_shot_timeline(prompt, users, m):
-    decode = m.fixed_us + users * m.decode_us
-    alone = m.fixed_us + prompt * m.prefill_us_per_token
-    return [
-        (0, decode, 0, users),
-        (decode, decode + alone, prompt, 0),
-        (decode + alone, decode + alone + decode, 0, users),
-    ]
-""",
-    """\
-def one_shot_timeline(prompt, users, m):
-    tokens, decodes = np.array([0, prompt, 0]), np.array([users, 0, users])
-    stops = np.cumsum([m.step_us(int(t), int(d)) for t, d in zip(tokens, decodes)])
-    return np.stack([np.concatenate([[0], stops[:-1]]), stops, tokens, decodes], axis=1)
-""",
-)
 
 EXERCISE = Exercise(
     name="one_shot_timeline",
     number="0.2",
-    title="The timeline of a whole prompt",
     notebook="00_freeze",
     mode="equal",
     groups=(Group("values", 3, value_cases, judge_values),),
     same=same_integers,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 00, section 3.",
     imports=IMPORTS,
-    library=("course_lib.lessons.nb00_freeze:one_shot_timeline",),
+    library=(SOLUTION,),
     driver=with_cost,
 )

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from autograder.compare import error_text, printed_note, why_not_an_array
-from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Returned, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Returned, Verdict
+from autograder.kept import known_mistakes
 from autograder.packing import pack, unpack
 
 AXES = "[tokens, kv_heads, head_dim]"
@@ -130,258 +131,111 @@ def same(a: Outcome, b: Outcome) -> bool:
     return isinstance(a, Returned) and np.array_equal(x, y, equal_nan=True)
 
 
-LISTS = """\
-    def __init__(self, num_layers, kv_heads, head_dim):
-        self.k = [[np.zeros((0, kv_heads, head_dim), np.float32)] for _ in range(num_layers)]
-        self.v = [[np.zeros((0, kv_heads, head_dim), np.float32)] for _ in range(num_layers)]
+SOLUTION = "course_lib.lessons.nb01_divisible:KVCache"
+
+MISTAKES = """
+    overwrite
+      np.concatenate([self.k[layer], k])  ->  k.copy()
+      np.concatenate([self.v[layer], v])  ->  v.copy()
+    Each append overwrites what the layer held, so only the last chunk is left. Append puts new tokens behind the old
+    ones: later chunks need the keys of all tokens before them.
+
+    one_list_for_all_layers
+      | class KVCache:
+      |     def __init__(self, num_layers, kv_heads, head_dim):
+      |         self.k = [[np.zeros((0, kv_heads, head_dim), np.float32)]] * num_layers
+      |         self.v = [[np.zeros((0, kv_heads, head_dim), np.float32)]] * num_layers
+      |
+      |     def append(self, layer, k, v):
+      |         self.k[layer].append(k.copy())
+      |         self.v[layer].append(v.copy())
+      |
+      |     def view(self, layer):
+      |         return np.concatenate(self.k[layer]), np.concatenate(self.v[layer])
+    All layers share one list: what is appended to one layer is seen in the others. In Python [[]] * 3 is three names
+    for one list; write [[] for _ in range(3)]. Each layer has its own keys.
+
+    shared_between_requests
+      class KVCache:  ->  class KVCache:\\n    k, v = [], []
+      self.k = [  ->  self.k += [
+      self.v = [  ->  self.v += [
+    Two caches share their contents: one request sees the keys of another. What belongs to one object is made in
+    __init__, as self.something; a variable of the class belongs to all objects.
+
+    keeps_the_callers_array
+      | class KVCache:
+      |     def __init__(self, num_layers, kv_heads, head_dim):
+      |         self.k = [[np.zeros((0, kv_heads, head_dim), np.float32)] for _ in range(num_layers)]
+      |         self.v = [[np.zeros((0, kv_heads, head_dim), np.float32)] for _ in range(num_layers)]
+      |
+      |     def append(self, layer, k, v):
+      |         self.k[layer].append(k)
+      |         self.v[layer].append(v)
+      |
+      |     def view(self, layer):
+      |         return np.concatenate(self.k[layer]), np.concatenate(self.v[layer])
+    The cache keeps the caller's array itself. The caller has used that array for something else, and the cache changed
+    with it. Keep a copy: k.copy().
+
+    stale_view
+      self.k = [  ->  self.joined = {}\\nself.k = [
+      return self.k[layer], self.v[layer]  ->  return self.joined.setdefault(layer, (self.k[layer], self.v[layer]))
+    View joins the chunks once and gives that old copy ever after: it is stale as soon as something is appended.
+
+    k_and_v_swapped
+      return self.k[layer], self.v[layer]  ->  return self.v[layer], self.k[layer]
+    Keys and values are swapped: the keys come back as values.
+
+    keys_twice
+      [self.v[layer], v]  ->  [self.v[layer], k]
+    The keys are stored twice and the values nowhere. Look at the second line of append.
+
+    in_front
+      [self.k[layer], k]  ->  [k, self.k[layer]]
+      [self.v[layer], v]  ->  [v, self.v[layer]]
+    New tokens are put in front of the old ones. Row p of a view belongs to the token at position p: new tokens go
+    behind.
+
+    layers_from_one
+      def append(self, layer, k, v):  ->  def append(self, layer, k, v):\\n    layer = layer - 1
+    Append counts layers from 1 and view counts them from 0, so every layer reads another one's keys. Layers count from
+    0 in both.
+
+    list_of_chunks
+      | class KVCache:
+      |     def __init__(self, num_layers, kv_heads, head_dim):
+      |         self.k = [[np.zeros((0, kv_heads, head_dim), np.float32)] for _ in range(num_layers)]
+      |         self.v = [[np.zeros((0, kv_heads, head_dim), np.float32)] for _ in range(num_layers)]
+      |
+      |     def append(self, layer, k, v):
+      |         self.k[layer].append(k.copy())
+      |         self.v[layer].append(v.copy())
+      |
+      |     def view(self, layer):
+      |         return self.k[layer], self.v[layer]
+    View gives a list of chunks. Attention needs one array, the chunks joined along the tokens: np.concatenate.
+
+    along_the_heads
+      [self.k[layer], k])  ->  [self.k[layer], k], axis=1) if len(self.k[layer]) else k.copy()
+      [self.v[layer], v])  ->  [self.v[layer], v], axis=1) if len(self.v[layer]) else v.copy()
+    The chunks are joined along axis 1, the heads. Tokens are axis 0.
+
+    float64
+      self.k = [np.zeros((0, kv_heads, head_dim), dtype=np.float32)  ->  self.k = [np.zeros((0, kv_heads, head_dim))
+      self.v = [np.zeros((0, kv_heads, head_dim), dtype=np.float32)  ->  self.v = [np.zeros((0, kv_heads, head_dim))
+    The cache holds float64. np.zeros and np.empty make float64 unless told otherwise, and joining float64 with float32
+    gives float64: twice the memory, and attention then rounds its result differently. Say dtype=np.float32.
 """
-ARRAYS = """\
-    def __init__(self, num_layers, kv_heads, head_dim):
-        self.k = [np.zeros((0, kv_heads, head_dim), np.float32) for _ in range(num_layers)]
-        self.v = [np.zeros((0, kv_heads, head_dim), np.float32) for _ in range(num_layers)]
-"""
-JOIN = """\
-    def append(self, layer, k, v):
-        self.k[layer] = np.concatenate([self.k[layer], k])
-        self.v[layer] = np.concatenate([self.v[layer], v])
-"""
-VIEW = """\
-    def view(self, layer):
-        return self.k[layer], self.v[layer]
-"""
-
-
-def _class(*methods: str) -> str:
-    return "class KVCache:\n" + "\n".join(methods)
-
-
-WRONG = (
-    WrongAnswer(
-        "overwrite",
-        _class(
-            ARRAYS,
-            """\
-    def append(self, layer, k, v):
-        self.k[layer] = k.copy()
-        self.v[layer] = v.copy()
-""",
-            VIEW,
-        ),
-        "Each append overwrites what the layer held, so only the last chunk is left. Append puts new tokens behind the "
-        "old ones: later chunks need the keys of all tokens before them.",
-    ),
-    WrongAnswer(
-        "one_list_for_all_layers",
-        _class(
-            """\
-    def __init__(self, num_layers, kv_heads, head_dim):
-        self.k = [[np.zeros((0, kv_heads, head_dim), np.float32)]] * num_layers
-        self.v = [[np.zeros((0, kv_heads, head_dim), np.float32)]] * num_layers
-""",
-            """\
-    def append(self, layer, k, v):
-        self.k[layer].append(k.copy())
-        self.v[layer].append(v.copy())
-
-    def view(self, layer):
-        return np.concatenate(self.k[layer]), np.concatenate(self.v[layer])
-""",
-        ),
-        "All layers share one list: what is appended to one layer is seen in the others. In Python [[]] * 3 is three "
-        "names for one list; write [[] for _ in range(3)]. Each layer has its own keys.",
-    ),
-    WrongAnswer(
-        "shared_between_requests",
-        """\
-class KVCache:
-    keys, values = {}, {}
-
-    def __init__(self, num_layers, kv_heads, head_dim):
-        for layer in range(num_layers):
-            self.keys.setdefault((layer, head_dim), np.zeros((0, kv_heads, head_dim), np.float32))
-            self.values.setdefault((layer, head_dim), np.zeros((0, kv_heads, head_dim), np.float32))
-        self.head_dim = head_dim
-
-    def append(self, layer, k, v):
-        self.keys[layer, self.head_dim] = np.concatenate([self.keys[layer, self.head_dim], k])
-        self.values[layer, self.head_dim] = np.concatenate([self.values[layer, self.head_dim], v])
-
-    def view(self, layer):
-        return self.keys[layer, self.head_dim], self.values[layer, self.head_dim]
-""",
-        "Two caches share their contents: one request sees the keys of another. What belongs to one object is made in "
-        "__init__, as self.something; a variable of the class belongs to all objects.",
-    ),
-    WrongAnswer(
-        "keeps_the_callers_array",
-        _class(
-            LISTS,
-            """\
-    def append(self, layer, k, v):
-        self.k[layer].append(k)
-        self.v[layer].append(v)
-
-    def view(self, layer):
-        return np.concatenate(self.k[layer]), np.concatenate(self.v[layer])
-""",
-        ),
-        "The cache keeps the caller's array itself. The caller has used that array for something else, and the cache "
-        "changed with it. Keep a copy: k.copy().",
-    ),
-    WrongAnswer(
-        "stale_view",
-        _class(
-            LISTS,
-            """\
-    def append(self, layer, k, v):
-        self.k[layer].append(k.copy())
-        self.v[layer].append(v.copy())
-
-    def view(self, layer):
-        if not hasattr(self, "joined"):
-            self.joined = {}
-        if layer not in self.joined:
-            self.joined[layer] = np.concatenate(self.k[layer]), np.concatenate(self.v[layer])
-        return self.joined[layer]
-""",
-        ),
-        "View joins the chunks once and gives that old copy ever after: it is stale as soon as something is appended.",
-    ),
-    WrongAnswer(
-        "k_and_v_swapped",
-        _class(ARRAYS, JOIN, "    def view(self, layer):\n        return self.v[layer], self.k[layer]\n"),
-        "Keys and values are swapped: the keys come back as values.",
-    ),
-    WrongAnswer(
-        "keys_twice",
-        _class(
-            ARRAYS,
-            """\
-    def append(self, layer, k, v):
-        self.k[layer] = np.concatenate([self.k[layer], k])
-        self.v[layer] = np.concatenate([self.v[layer], k])
-""",
-            VIEW,
-        ),
-        "The keys are stored twice and the values nowhere. Look at the second line of append.",
-    ),
-    WrongAnswer(
-        "in_front",
-        _class(
-            ARRAYS,
-            """\
-    def append(self, layer, k, v):
-        self.k[layer] = np.concatenate([k, self.k[layer]])
-        self.v[layer] = np.concatenate([v, self.v[layer]])
-""",
-            VIEW,
-        ),
-        "New tokens are put in front of the old ones. Row p of a view belongs to the token at position p: new "
-        "tokens go behind.",
-    ),
-    WrongAnswer(
-        "layers_from_one",
-        _class(
-            ARRAYS,
-            """\
-    def append(self, layer, k, v):
-        self.k[layer - 1] = np.concatenate([self.k[layer - 1], k])
-        self.v[layer - 1] = np.concatenate([self.v[layer - 1], v])
-""",
-            VIEW,
-        ),
-        "Append counts layers from 1 and view counts them from 0, so every layer reads another one's keys. Layers "
-        "count from 0 in both.",
-    ),
-    WrongAnswer(
-        "list_of_chunks",
-        _class(
-            LISTS,
-            """\
-    def append(self, layer, k, v):
-        self.k[layer].append(k.copy())
-        self.v[layer].append(v.copy())
-""",
-            VIEW,
-        ),
-        "View gives a list of chunks. Attention needs one array, the chunks joined along the tokens: np.concatenate.",
-    ),
-    WrongAnswer(
-        "along_the_heads",
-        _class(
-            ARRAYS,
-            """\
-    def append(self, layer, k, v):
-        self.k[layer] = np.concatenate([self.k[layer], k], axis=1) if len(self.k[layer]) else k.copy()
-        self.v[layer] = np.concatenate([self.v[layer], v], axis=1) if len(self.v[layer]) else v.copy()
-""",
-            VIEW,
-        ),
-        "The chunks are joined along axis 1, the heads. Tokens are axis 0.",
-    ),
-    WrongAnswer(
-        "float64",
-        _class(ARRAYS.replace(", np.float32", ""), JOIN, VIEW),
-        "The cache holds float64. np.zeros and np.empty make float64 unless told otherwise, and joining "
-        "float64 with float32 gives float64: twice the memory, and attention then rounds its result "
-        "differently. Say dtype=np.float32.",
-    ),
-)
-
-RIGHT = (
-    _class(
-        LISTS,
-        """\
-    def append(self, layer, k, v):
-        self.k[layer].append(k.copy())
-        self.v[layer].append(v.copy())
-
-    def view(self, layer):
-        return np.concatenate(self.k[layer]), np.concatenate(self.v[layer])
-""",
-    ),
-    """\
-class KVCache:
-    def __init__(self, num_layers, kv_heads, head_dim):
-        self.room = np.full((2, num_layers, 4, kv_heads, head_dim), np.nan, np.float32)
-        self.used = [0] * num_layers
-
-    def append(self, layer, k, v):
-        start, stop = self.used[layer], self.used[layer] + len(k)
-        while stop > self.room.shape[2]:
-            self.room = np.concatenate([self.room, np.full_like(self.room, np.nan)], axis=2)
-        self.room[:, layer, start:stop] = k, v
-        self.used[layer] = stop
-
-    def view(self, layer):
-        return [x[layer, : self.used[layer]] for x in self.room]
-""",
-    """\
-class KVCache:
-    def __init__(self, num_layers, kv_heads, head_dim):
-        self.shape, self.tokens = (-1, kv_heads, head_dim), {}
-
-    def append(self, layer, k, v):
-        for pair in zip(k, v):
-            self.tokens.setdefault(layer, []).append(np.array(pair))
-
-    def view(self, layer):
-        kept = self.tokens.get(layer, [])
-        return tuple(np.array([pair[i] for pair in kept], np.float32).reshape(self.shape) for i in (0, 1))
-""",
-)
 
 EXERCISE = Exercise(
     name="KVCache",
     number="1.1",
-    title="A cache that grows",
     notebook="01_divisible",
     mode="equal",
     groups=(Group("views", 3, views_cases, judge_views), Group("reuse", 1, reuse_cases, judge_views)),
     same=same,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 01, section 2.",
-    library=("course_lib.lessons.nb01_divisible:KVCache",),
+    library=(SOLUTION,),
     driver=drive,
 )

@@ -8,9 +8,10 @@ import functools
 import numpy as np
 
 from autograder.compare import error_text, printed_note, why_not_an_array
-from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Verdict, WrongAnswer
+from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Verdict
 from autograder.exercises import kv
 from autograder.exercises.nb01_cache import same
+from autograder.kept import known_mistakes
 from autograder.packing import pack, unpack
 from course_lib.prefill import KVSnapshot, one_pass
 
@@ -133,262 +134,107 @@ def _judge(trouble, count: str):
     return judge
 
 
-def _wrong(name: str, body: str, message: str, reread: str = "") -> WrongAnswer:
-    text = f"""\
-def prefill(model, ids, sizes):
-    c = model.config
-    cache = KVCache(c.num_layers, c.kv_heads, c.head_dim)
-    start = 0
-{body}"""
-    return WrongAnswer(name, text, message, reread)
+SOLUTION = "course_lib.lessons.nb01_divisible:prefill"
 
+MISTAKES = """
+    fresh_cache
+      for size in sizes:  ->  for size in sizes:\\n    cache = KVCache(c.num_layers, c.kv_heads, c.head_dim)
+    Every chunk gets a new, empty cache, so it sees nothing of the prompt before it, and only the last chunk's tokens
+    are returned. Make one cache, above the loop.
 
-WRONG = (
-    _wrong(
-        "fresh_cache",
-        """\
-    for size in sizes:
-        cache = KVCache(c.num_layers, c.kv_heads, c.head_dim)
-        logits = run_chunk(model, ids[start : start + size], cache)
-        start += size
-    return cache, logits
-""",
-        "Every chunk gets a new, empty cache, so it sees nothing of the prompt before it, and only the last chunk's "
-        "tokens are returned. Make one cache, above the loop.",
-    ),
-    _wrong(
-        "blind_chunks",
-        """\
-    for size in sizes:
-        own = KVCache(c.num_layers, c.kv_heads, c.head_dim)
-        logits = run_chunk(model, ids[start : start + size], own)
-        for layer in range(c.num_layers):
-            cache.append(layer, *own.view(layer))
-        start += size
-    return cache, logits
-""",
-        "Each chunk was computed against an empty cache, as if it were a whole prompt, and the pieces were put "
-        "together afterwards. A chunk must run against what the chunks before it left.",
-    ),
-    _wrong(
-        "last_chunk_dropped",
-        """\
-    logits = np.zeros(c.vocab_size, np.float32)
-    for size in sizes[:-1]:
-        logits = run_chunk(model, ids[start : start + size], cache)
-        start += size
-    return cache, logits
-""",
-        "The last chunk never runs: its tokens are missing in the cache, and the logits are those of a token in the "
-        "middle of the prompt.",
-    ),
-    _wrong(
-        "first_logits",
-        """\
-    first = None
-    for size in sizes:
-        logits = run_chunk(model, ids[start : start + size], cache)
-        first = logits if first is None else first
-        start += size
-    return cache, first
-""",
-        "These are the logits of the first chunk: they say what comes after its last token, in the middle of the "
-        "prompt. Only the chunk that holds the prompt's last token says how the answer begins.",
-        "Reread notebook 01, section 3.",
-    ),
-    _wrong(
-        "every_chunks_logits",
-        """\
-    kept = []
-    for size in sizes:
-        kept.append(run_chunk(model, ids[start : start + size], cache))
-        start += size
-    return cache, np.array(kept)
-""",
-        "The logits of every chunk are kept. Those of the earlier chunks predict a token that the prompt already "
-        "has: keep the last chunk's alone.",
-        "Reread notebook 01, section 3.",
-    ),
-    _wrong(
-        "summed_logits",
-        """\
-    total = np.zeros(c.vocab_size, np.float32)
-    for size in sizes:
-        total = total + run_chunk(model, ids[start : start + size], cache)
-        start += size
-    return cache, total
-""",
-        "The logits of all chunks are added up. They are not parts of one result: each belongs to another token. "
-        "Keep the last chunk's alone.",
-        "Reread notebook 01, section 3.",
-    ),
-    _wrong(
-        "equal_chunks",
-        """\
-    for i in range(len(sizes)):
-        chunk = ids[i * sizes[0] : i * sizes[0] + sizes[0]]
-        logits = run_chunk(model, chunk, cache) if len(chunk) else logits
-    return cache, logits
-""",
-        "Every chunk is taken to be as long as the first, which is right for equal chunks only. A chunk starts where "
-        "the one before it stopped, and has its own length.",
-    ),
-    _wrong(
-        "equal_chunks_raises",
-        """\
-    for i in range(len(sizes)):
-        logits = run_chunk(model, ids[i * sizes[0] : i * sizes[0] + sizes[0]], cache)
-    return cache, logits
-""",
-        "Every chunk is taken to be as long as the first: ragged chunks then run out of tokens, or leave some over. A "
-        "chunk starts where the one before it stopped.",
-    ),
-    _wrong(
-        "index_times_own_size",
-        """\
-    for i, size in enumerate(sizes):
-        chunk = ids[i * size : i * size + size]
-        logits = run_chunk(model, chunk, cache) if len(chunk) else logits
-    return cache, logits
-""",
-        "The start is the chunk's number times its own length, which is right for equal chunks only. Keep "
-        "a running start.",
-    ),
-    _wrong(
-        "mean_logits",
-        """\
-    kept = []
-    for size in sizes:
-        kept.append(run_chunk(model, ids[start : start + size], cache))
-        start += size
-    return cache, np.mean(kept, axis=0, dtype=np.float32)
-""",
-        "These are the mean of all chunks' logits. Only the last chunk's say how the answer begins.",
-        "Reread notebook 01, section 3.",
-    ),
-    _wrong(
-        "stop_is_size",
-        """\
-    for size in sizes:
-        if len(ids[start:size]):
-            logits = run_chunk(model, ids[start:size], cache)
-        start += size
-    return cache, logits
-""",
-        "A slice ids[a:b] stops in front of position b: b is not its length. The chunk is ids[start : start + size].",
-    ),
-    _wrong(
-        "one_token_overlap",
-        """\
-    for size in sizes:
-        logits = run_chunk(model, ids[max(start - 1, 0) : start + size], cache)
-        start += size
-    return cache, logits
-""",
-        "Each chunk repeats the last token of the one before it, so that token is in the cache twice and all later "
-        "ones stand one position too far. The cache has it already.",
-    ),
-    _wrong(
-        "from_the_start_again",
-        """\
-    for size in sizes:
-        start += size
-        logits = run_chunk(model, ids[:start], cache)
-    return cache, logits
-""",
-        "Each chunk computes the prompt from its beginning again and appends it all once more. What earlier chunks "
-        "computed is in the cache: run only the new tokens.",
-    ),
-    _wrong(
-        "recomputed",
-        """\
-    for size in sizes:
-        start += size
-        cache = KVCache(c.num_layers, c.kv_heads, c.head_dim)
-        logits = run_chunk(model, ids[:start], cache)
-    return cache, logits
-""",
-        "The cache is thrown away before each chunk and the prompt computed from its beginning again. The result is "
-        "right, and the steps get longer and longer: nothing has been divided.",
-    ),
-    _wrong(
-        "one_pass",
-        """\
-    logits = run_chunk(model, ids, cache)
-    return cache, logits
-""",
-        "The whole prompt runs in one pass and `sizes` is ignored. That leaves the right cache, and freezes the "
-        "other users for as long as before.",
-    ),
-    _wrong(
-        "back_to_front",
-        """\
-    stop = len(ids)
-    for size in reversed(sizes):
-        logits = run_chunk(model, ids[stop - size : stop], cache)
-        stop -= size
-    return cache, logits
-""",
-        "The chunks run back to front. A chunk needs the keys and values of all tokens before it, so the order is not "
-        "free: the first chunk first.",
-    ),
-    _wrong(
-        "logits_first",
-        """\
-    for size in sizes:
-        logits = run_chunk(model, ids[start : start + size], cache)
-        start += size
-    return logits, cache
-""",
-        "The two results are swapped: the cache comes first, then the logits.",
-    ),
-)
+    blind_chunks
+      for size in sizes:  ->  for size in sizes:\\n    own = KVCache(c.num_layers, c.kv_heads, c.head_dim)
+      size], cache)  ->  size], own)\\nfor layer in range(c.num_layers):\\n    cache.append(layer, *own.view(layer))
+    Each chunk was computed against an empty cache, as if it were a whole prompt, and the pieces were put together
+    afterwards. A chunk must run against what the chunks before it left.
 
-RIGHT = (
-    """\
-def prefill(model, ids, sizes):
-    cache = KVCache(model.config.num_layers, model.config.kv_heads, model.config.head_dim)
-    ends = np.cumsum(sizes)
-    for start, stop in zip([0, *ends[:-1]], ends):
-        last = run_chunk(model, ids[start:stop], cache)
-    return cache, last
-""",
-    """\
-def prefill(model, ids, sizes):
-    cache = KVCache(kv_heads=model.config.kv_heads, head_dim=model.config.head_dim, num_layers=model.config.num_layers)
-    todo = list(ids)
-    for size in sizes:
-        chunk, todo = todo[:size], todo[size:]
-        logits = run_chunk(model, chunk, cache)
-    return [cache, logits.tolist()]
-""",
-    """\
-class Pairs:
-    def __init__(self):
-        self.layers = {}
+    last_chunk_dropped
+      start = 0  ->  start, logits = 0, np.zeros(c.vocab_size, np.float32)
+      in sizes:  ->  in sizes[:-1]:
+    The last chunk never runs: its tokens are missing in the cache, and the logits are those of a token in the middle of
+    the prompt.
 
-    def append(self, layer, k, v):
-        old = self.layers.get(layer, (k[:0], v[:0]))
-        self.layers[layer] = tuple(np.concatenate(pair) for pair in zip(old, (k, v)))
+    first_logits
+      start += size  ->  first = first if start else logits\\nstart += size
+      return cache, logits  ->  return cache, first
+    These are the logits of the first chunk: they say what comes after its last token, in the middle of the prompt. Only
+    the chunk that holds the prompt's last token says how the answer begins.
 
-    def view(self, layer):
-        return self.layers.get(layer, (np.zeros((0, 1, 1)), np.zeros((0, 1, 1))))
+    every_chunks_logits
+      start = 0  ->  start, kept = 0, []
+      start += size  ->  start += size\\nkept.append(logits)
+      return cache, logits  ->  return cache, np.array(kept)
+    The logits of every chunk are kept. Those of the earlier chunks predict a token that the prompt already has: keep
+    the last chunk's alone.
 
+    summed_logits
+      start = 0  ->  start, logits = 0, np.zeros(c.vocab_size, np.float32)
+      logits = run_chunk  ->  logits = logits + run_chunk
+    The logits of all chunks are added up. They are not parts of one result: each belongs to another token. Keep the
+    last chunk's alone.
 
-def prefill(model, ids, sizes):
-    def run(done, sizes, cache):
-        logits = run_chunk(model, ids[done : done + sizes[0]], cache)
-        return logits if len(sizes) == 1 else run(done + sizes[0], sizes[1:], cache)
+    equal_chunks
+      in sizes:  ->  in [sizes[0]] * len(sizes):
+      size], cache)  ->  size], cache) if start < len(ids) else logits
+    Every chunk is taken to be as long as the first, which is right for equal chunks only. A chunk starts where the one
+    before it stopped, and has its own length.
 
-    cache = Pairs()
-    return cache, run(0, sizes, cache)
-""",
-)
+    equal_chunks_raises
+      in sizes:  ->  in [sizes[0]] * len(sizes):
+    Every chunk is taken to be as long as the first: ragged chunks then run out of tokens, or leave some over. A chunk
+    starts where the one before it stopped.
+
+    index_times_own_size
+      for size in sizes:  ->  for i, size in enumerate(sizes):\\n    start = i * size
+      size], cache)  ->  size], cache) if start < len(ids) else logits
+    The start is the chunk's number times its own length, which is right for equal chunks only. Keep a running start.
+
+    mean_logits
+      start = 0  ->  start, kept = 0, []
+      start += size  ->  start += size\\nkept.append(logits)
+      return cache, logits  ->  return cache, np.mean(kept, axis=0, dtype=np.float32)
+    These are the mean of all chunks' logits. Only the last chunk's say how the answer begins.
+
+    stop_is_size
+      ids[start : start + size], cache)  ->  ids[start:size], cache) if start < size else logits
+    A slice ids[a:b] stops in front of position b: b is not its length. The chunk is ids[start : start + size].
+
+    one_token_overlap
+      ids[start :  ->  ids[max(start - 1, 0) :
+    Each chunk repeats the last token of the one before it, so that token is in the cache twice and all later ones stand
+    one position too far. The cache has it already.
+
+    from_the_start_again
+      ids[start :  ->  ids[:
+    Each chunk computes the prompt from its beginning again and appends it all once more. What earlier chunks computed
+    is in the cache: run only the new tokens.
+
+    recomputed
+      for size in sizes:  ->  for size in sizes:\\n    cache = KVCache(c.num_layers, c.kv_heads, c.head_dim)
+      ids[start :  ->  ids[:
+    The cache is thrown away before each chunk and the prompt computed from its beginning again. The result is right,
+    and the steps get longer and longer: nothing has been divided.
+
+    one_pass
+      in sizes:  ->  in [len(ids)]:
+    The whole prompt runs in one pass and `sizes` is ignored. That leaves the right cache, and freezes the other users
+    for as long as before.
+
+    back_to_front
+      start = 0  ->  start = len(ids)
+      for size in sizes:  ->  for size in reversed(sizes):\\n    start -= size
+      start += size  ->
+    The chunks run back to front. A chunk needs the keys and values of all tokens before it, so the order is not free:
+    the first chunk first.
+
+    logits_first
+      return cache, logits  ->  return logits, cache
+    The two results are swapped: the cache comes first, then the logits.
+"""
 
 EXERCISE = Exercise(
     name="prefill",
     number="1.2",
-    title="A prompt in chunks",
     notebook="01_divisible",
     mode="equal",
     groups=(
@@ -396,10 +242,9 @@ EXERCISE = Exercise(
         Group("logits", 2, logits_cases, _judge(_logits_trouble, "{} cuts give one pass's logits, in every bit")),
     ),
     same=same,
-    wrong_answers=WRONG,
-    right_answers=RIGHT,
+    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 01, section 3.",
     imports="import numpy as np\nfrom course_lib.lessons.nb01_divisible import KVCache, run_chunk",
-    library=("course_lib.lessons.nb01_divisible:prefill", "course_lib.prefill:prefill", "course_lib.prefill:one_pass"),
+    library=(SOLUTION, "course_lib.prefill:prefill", "course_lib.prefill:one_pass"),
     driver=drive,
 )

@@ -12,8 +12,6 @@ from autograder.exercise import Exercise
 
 def right_answers(exercise: Exercise) -> list[str]:
     """Sources of the right answers, each defining the exercise's own name."""
-    if exercise.right_answers:
-        return list(exercise.right_answers)
     module = importlib.import_module(f"right_answers.nb{exercise.notebook[:2]}")
     numbered = re.compile(rf"{exercise.name}_(\d+)")
     names = sorted(filter(numbered.fullmatch, vars(module)), key=lambda name: int(numbered.fullmatch(name)[1]))
