@@ -10,8 +10,8 @@
 
 A name; then changes, each a text that stands once in the solution (docstrings and annotations aside) and what takes its
 place (a \\n in it begins a line), nothing for a line that is left out; or, where no change makes the mistake, lines of
-code: a body, or the whole function or class. Then the message. A last line `reread: ...` says where to look, if not where the exercise says, and
-`alike: 0.9` how many of the returned numbers must be equal in every bit.
+code: a body, or the whole function or class. Then the message. A last line `reread: ...` says where to look, if not
+where the exercise says, and `alike: 0.9` how many of the returned numbers must be equal in every bit.
 """
 
 from __future__ import annotations
