@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -83,6 +85,30 @@ def file_to_write(text: str | Path) -> Path:
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UserError(f"cannot write {path}: name a file in a folder that exists and may be written.")
     return path
+
+
+def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write `pieces`, one behind the other, as the file at `path`, which holds either all of them or what it held.
+
+    They go to a temporary file in the same folder first, which then replaces the file. A link stays a link: what it
+    points at is written. A file that is there keeps its mode. UserError, which names `path`, if it cannot be written.
+    """
+    file_to_write(path)
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{os.urandom(8).hex()}.part")  # short, however long the name of the target is
+    try:
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+        with open(temporary, "xb", opener=partial(os.open, mode=0o666 if mode is None else 0o600)) as file:
+            for piece in pieces:
+                file.write(piece)
+        if mode is not None:
+            os.chmod(temporary, mode)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}.") from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def positive(text: str) -> int:

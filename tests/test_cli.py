@@ -1,12 +1,15 @@
 """Every command refuses in one line on stderr with exit code 2, and never with a traceback."""
 
+import errno
+import os
+import stat
 import subprocess
 import sys
 
 import pytest
 from starting import ROOT
 
-from course_lib.cli import Parser, UserError, not_negative, positive, run_command
+from course_lib.cli import Parser, UserError, not_negative, positive, run_command, write_whole
 
 
 def raises(error):
@@ -71,3 +74,53 @@ def test_help_shows_the_example_and_flags_are_not_guessed(capsys):
     assert stop.value.code == 0 and "example:\n  prog --number 3" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         parser.parse_args(["--num", "3"])
+
+
+# --- writing a file
+
+
+def pieces_until_the_disk_is_full():
+    yield b"one"
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("before", [None, b"what was there"])
+def test_a_full_disk_leaves_what_was_there_and_the_file_is_named(tmp_path, before):
+    path = tmp_path / "a"
+    if before is not None:
+        path.write_bytes(before)
+    with pytest.raises(UserError) as error:
+        write_whole(path, pieces_until_the_disk_is_full())
+    assert str(error.value) == f"cannot write {path}: No space left on device."
+    assert [p.name for p in tmp_path.iterdir()] == ([] if before is None else ["a"])
+    assert before is None or path.read_bytes() == before
+
+
+def test_a_file_is_written_in_one_go_beside_files_of_other_names(tmp_path):
+    for content in (b"longer than the next", b"short"):
+        write_whole(tmp_path / "a", [content[:3], content[3:]])
+        assert (tmp_path / "a").read_bytes() == content
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_name_as_long_as_names_may_be_can_be_written(tmp_path):
+    name = "x" * (255 if os.name != "nt" else 100)
+    write_whole(tmp_path / name, [b"1"])
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes are a matter of Unix")
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664, 0o755])
+def test_a_file_keeps_its_mode_and_a_new_one_has_that_of_the_umask(tmp_path, mode):
+    (tmp_path / "old").write_bytes(b"")
+    (tmp_path / "old").chmod(mode)
+    (tmp_path / "link").symlink_to("old")
+    umask = os.umask(0o027)
+    try:
+        for name in ("old", "new", "link"):
+            write_whole(tmp_path / name, [b"1"])
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "old").stat().st_mode) == mode
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+    assert os.readlink(tmp_path / "link") == "old"

@@ -1,6 +1,7 @@
 """`load` against servers as they are found: proper, odd and broken ones. All on loopback; no time is asserted."""
 
 import asyncio
+import errno
 import json
 import signal
 import socket
@@ -461,6 +462,23 @@ def test_ctrl_c_before_anything_has_come_is_one_line(load, monkeypatch):
     monkeypatch.setattr("course_lib.commands.load.run_load", interrupted)
     code, out, err = load("http://127.0.0.1:1", "--model", "m")
     assert (code, out) == (130, "") and err == "course_lib load: interrupted before anything was measured.\n"
+
+
+@pytest.mark.parametrize("flag", ["--json", "--png"])
+def test_a_disk_that_is_full_costs_neither_the_answer_nor_the_file_that_was_there(load, monkeypatch, tmp_path, flag):
+    if flag == "--png":
+        pytest.importorskip("matplotlib")
+    (tmp_path / "old").write_bytes(b"old")
+
+    def full(source, target):
+        raise OSError(errno.ENOSPC, "No space left on device", source)
+
+    monkeypatch.setattr("os.replace", full)
+    with OddServer(says(*FOUR, DONE)) as server:
+        code, out, err = load(server.url, flag, tmp_path / "old")
+    assert code == 2 and out.startswith("measured at ")
+    assert err == f"course_lib load: cannot write {tmp_path / 'old'}: No space left on device.\n"
+    assert list(tmp_path.iterdir()) == [tmp_path / "old"] and (tmp_path / "old").read_bytes() == b"old"
 
 
 # --- what is refused before anything is sent

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from course_lib.cli import Parser, UserError, file_to_write, not_negative, positive
+from course_lib.cli import Parser, UserError, file_to_write, not_negative, positive, write_whole
 from course_lib.load.address import endpoint_at, hidden
 from course_lib.load.arrivals_csv import read_trace
 from course_lib.load.http import httptools_module
-from course_lib.load.picture import write_png
+from course_lib.load.picture import png
 from course_lib.load.prompts import FIRST_ID, bodies, freeze_jobs, trace_jobs
 from course_lib.load.report import summary, text
 from course_lib.load.run import FEW, Run, ask_model, run_load
@@ -99,9 +99,9 @@ def _load(args) -> int:
     else:
         print(text(found, run.streams(), ascii_only=_ascii_only()))
     if args.json and args.json != "-":  # after the answer is out, so that a full disk does not cost it
-        Path(args.json).write_text(json.dumps(found, allow_nan=False) + "\n", encoding="utf-8")
+        write_whole(Path(args.json), [(json.dumps(found, allow_nan=False) + "\n").encode()])
     if args.png:
-        write_png(args.png, run.streams(), f"measured at {endpoint.shown}")
+        write_whole(Path(args.png), [png(run.streams(), f"measured at {endpoint.shown}")])
     return INTERRUPTED if run.interrupted else 1 if failed else 0
 
 
