@@ -82,6 +82,9 @@ def file_to_write(text: str | Path) -> Path:
         pass
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}.") from None
+    else:
+        if not os.access(path, os.W_OK):
+            raise UserError(f"cannot write {path}: it is there and may not be written. Name another file.")
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UserError(f"cannot write {path}: name a file in a folder that exists and may be written.")
     return path

@@ -124,3 +124,27 @@ def test_a_file_keeps_its_mode_and_a_new_one_has_that_of_the_umask(tmp_path, mod
     assert stat.S_IMODE((tmp_path / "old").stat().st_mode) == mode
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
     assert os.readlink(tmp_path / "link") == "old"
+
+
+def test_a_file_that_may_not_be_written_is_refused_though_its_folder_may(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    path.write_bytes(b"kept")
+    monkeypatch.setattr("os.access", lambda file, mode: file != path)  # so that root, who may write all, sees it too
+    with pytest.raises(UserError, match="it is there and may not be written"):
+        write_whole(path, [b"1"])
+    assert [p.name for p in tmp_path.iterdir()] == ["a"] and path.read_bytes() == b"kept"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes are a matter of Unix")
+def test_a_read_only_file_is_refused_or_for_root_written_and_still_read_only(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"kept")
+    path.chmod(0o444)
+    if os.access(path, os.W_OK):
+        write_whole(path, [b"new"])
+        assert path.read_bytes() == b"new"
+    else:
+        with pytest.raises(UserError, match=f"cannot write {path}: it is there and may not be written"):
+            write_whole(path, [b"new"])
+        assert path.read_bytes() == b"kept"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o444
