@@ -68,23 +68,24 @@ def run_command(prog: str, command: Callable[[Sequence[str]], int], argv: Sequen
 def file_to_write(text: str | Path) -> Path:
     """Argument type: a path where a file may be written, because a regular file, or nothing yet, is there.
 
-    A link counts as what it points at. Raises UserError for a folder, a device, a pipe or a socket, and when the
-    folder of the file is not there or may not be written.
+    A link counts as what it points at. Raises UserError for a folder, a name that ends with a slash, a device, a pipe
+    or a socket, and when the file or its folder may not be written or the folder is not there.
     """
-    path = Path(text)
+    path = Path(text)  # which forgets a slash at the end
     folder = Path(os.path.realpath(path)).parent
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
             kind = "folder" if stat.S_ISDIR(mode) else "device, a pipe or a socket"
             raise UserError(f"cannot write {path}: it is a {kind}. Name a regular file, or one that is not there yet.")
+        if not os.access(path, os.W_OK):
+            raise UserError(f"cannot write {path}: it is there and may not be written. Name another file.")
     except FileNotFoundError:
         pass
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}.") from None
-    else:
-        if not os.access(path, os.W_OK):
-            raise UserError(f"cannot write {path}: it is there and may not be written. Name another file.")
+    if os.path.basename(text) in ("", ".", ".."):
+        raise UserError(f"cannot write {text}: such a name is that of a folder. End with the file's name.")
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UserError(f"cannot write {path}: name a file in a folder that exists and may be written.")
     return path

@@ -9,7 +9,7 @@ import sys
 import pytest
 from starting import ROOT
 
-from course_lib.cli import Parser, UserError, not_negative, positive, run_command, write_whole
+from course_lib.cli import Parser, UserError, file_to_write, not_negative, positive, run_command, write_whole
 
 
 def raises(error):
@@ -148,3 +148,12 @@ def test_a_read_only_file_is_refused_or_for_root_written_and_still_read_only(tmp
             write_whole(path, [b"new"])
         assert path.read_bytes() == b"kept"
     assert stat.S_IMODE(path.stat().st_mode) == 0o444
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("end", ["/", "//", "/.", "/.."])
+def test_a_name_that_ends_as_a_folders_is_not_taken_for_a_file(tmp_path, end, there):
+    if there:
+        (tmp_path / "a").write_bytes(b"kept")
+    with pytest.raises(UserError, match="cannot write "):
+        file_to_write(f"{tmp_path}/a{end}")

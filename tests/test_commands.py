@@ -191,6 +191,7 @@ WRONG = {
     "a model folder that is a file": (["--prompt-len", "5", "--chunk", "1", "--model", __file__], "test_commands.py"),
     "a file to save in no folder": (["--prompt-len", "5", "--chunk", "1", "--save", "no/such/file"], "no/such/file"),
     "a file to save that is a folder": (["--prompt-len", "5", "--chunk", "1", "--save", str(ROOT)], "cannot write"),
+    "a file to save with a slash": (["--prompt-len", "5", "--chunk", "1", "--save", "x/"], "cannot write x/: such"),
     "a file to save without a name": (["--prompt-len", "5", "--chunk", "1", "--save", ""], "cannot write"),
 }
 for flag, wrong_values in {

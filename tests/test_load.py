@@ -499,6 +499,8 @@ def test_a_disk_that_is_full_costs_neither_the_answer_nor_the_file_that_was_ther
         (("--extra", '{"stream": false}'), "leave `stream` alone"),
         (("--json", "/nowhere/f.json"), "cannot write /nowhere/f.json"),
         (("--png", "."), "it is a folder"),
+        (("--json", "f/"), "cannot write f/: such a name is that of a folder"),
+        (("--png", "f.png/"), "cannot write f.png/: such a name is that of a folder"),
         (("--api-key", "a b"), "API key"),
         (("--csv", "t.csv"), "leave out --users"),
     ],

@@ -209,6 +209,7 @@ class Terminal:
         (("sweep", "--chunks", "5,x"), "whole number"),
         (("sweep", "--rate", "1", "--chunks", "64"), "at least 128"),
         (("sweep", "--out", "x.pdf"), ".png, .svg, .json"),
+        (("sweep", "--out", "x.json/"), "cannot write x.json/: such a name is that of a folder"),
         (("sweep", "--out", "no/such/folder.json"), "folder.json"),
     ],
 )

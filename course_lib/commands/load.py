@@ -58,7 +58,7 @@ def parser() -> Parser:
     )
     p.add_argument("--seed", type=not_negative, default=0, metavar="N", help="other prompts, which no cache has seen")
     p.add_argument("--json", metavar="FILE", help="write all that was measured as JSON; - prints only that")
-    p.add_argument("--png", type=Path, metavar="FILE", help="draw every event (needs matplotlib)")
+    p.add_argument("--png", metavar="FILE", help="draw every event (needs matplotlib)")
     return p
 
 
