@@ -69,15 +69,21 @@ def file_to_write(text: str | Path) -> Path:
     """Argument type: a path where a file may be written, because a regular file, or nothing yet, is there.
 
     A link counts as what it points at. Raises UserError for a folder, a name that ends with a slash, a device, a pipe
-    or a socket, and when the file or its folder may not be written or the folder is not there.
+    or a socket, for the file that stdout or stderr is redirected into, when the file or its folder may not be written,
+    and when the folder is not there.
     """
     path = Path(text)  # which forgets a slash at the end
     folder = Path(os.path.realpath(path)).parent
     try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
-            kind = "folder" if stat.S_ISDIR(mode) else "device, a pipe or a socket"
+        there = path.stat()
+        if not stat.S_ISREG(there.st_mode):
+            kind = "folder" if stat.S_ISDIR(there.st_mode) else "device, a pipe or a socket"
             raise UserError(f"cannot write {path}: it is a {kind}. Name a regular file, or one that is not there yet.")
+        if name := _stream_into(there):
+            raise UserError(
+                f"cannot write {path}: {name} is redirected into that file. Name another file, or leave the option "
+                "out and keep the redirection."
+            )
         if not os.access(path, os.W_OK):
             raise UserError(f"cannot write {path}: it is there and may not be written. Name another file.")
     except FileNotFoundError:
@@ -89,6 +95,15 @@ def file_to_write(text: str | Path) -> Path:
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UserError(f"cannot write {path}: name a file in a folder that exists and may be written.")
     return path
+
+
+def _stream_into(there: os.stat_result) -> str:
+    """The name of the stream of this process that goes into the file; "" if neither does."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        with contextlib.suppress(OSError):  # a closed stream goes nowhere
+            if os.path.samestat(there, os.fstat(number)):
+                return name
+    return ""
 
 
 def write_whole(path: Path, pieces: Iterable[bytes]) -> None:

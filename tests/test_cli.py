@@ -157,3 +157,27 @@ def test_a_name_that_ends_as_a_folders_is_not_taken_for_a_file(tmp_path, end, th
         (tmp_path / "a").write_bytes(b"kept")
     with pytest.raises(UserError, match="cannot write "):
         file_to_write(f"{tmp_path}/a{end}")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no /dev/stdout")
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/stderr", "out", "link"])
+def test_the_file_that_stdout_or_stderr_goes_to_is_not_replaced(tmp_path, name):
+    script = "import sys; from course_lib.cli import run_command, write_whole; from pathlib import Path\n"
+    script += "def command(argv):\n print('the answer')\n write_whole(Path(argv[0]), [b'lost'])\n"
+    script += "sys.exit(run_command('p', command, sys.argv[1:]))"
+    path = tmp_path / name  # which is /dev/stdout itself where the name is that
+    (tmp_path / "link").symlink_to("out")
+    with open(tmp_path / "out", "wb") as out, open(tmp_path / "err", "wb") as err:
+        line = [sys.executable, "-c", script, str(path)]
+        assert subprocess.run(line, cwd=ROOT, stdout=out, stderr=err).returncode == 2
+    stream = "stderr" if name == "/dev/stderr" else "stdout"
+    assert (tmp_path / "out").read_text() == "the answer\n"
+    assert (tmp_path / "err").read_text().startswith(f"p: cannot write {path}: {stream} is redirected into that file.")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["err", "link", "out"]
+
+
+def test_with_stdout_and_stderr_closed_a_file_can_still_be_written(tmp_path):
+    script = "import os; os.close(1); os.close(2); from course_lib.cli import write_whole; from pathlib import Path\n"
+    script += f"write_whole(Path({str(tmp_path / 'a')!r}), [b'1']); write_whole(Path({str(tmp_path / 'a')!r}), [b'2'])"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.DEVNULL)
+    assert (tmp_path / "a").read_bytes() == b"2"
