@@ -568,6 +568,13 @@ def test_a_saved_run_without_a_record_of_the_run_is_refused(refused, good_run, t
     assert "bad was not written by" in refused("diff", good_run, tmp_path / "bad")
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with a name are a matter of Unix")
+def test_diff_does_not_wait_for_a_pipe(refused, good_run, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for pair in ((good_run, tmp_path / "pipe"), (tmp_path / "pipe", good_run)):
+        assert "pipe: it is a device, a pipe or a socket" in refused("diff", *pair)
+
+
 def test_files_that_are_no_saved_runs_are_refused(refused, good_run, tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "half").write_bytes(good_run.read_bytes()[:-100])

@@ -8,6 +8,7 @@ bfloat16, which NumPy lacks, is carried as its bits in uint16; `arrays.bfloat16_
 import json
 import math
 import os
+import stat
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -28,8 +29,14 @@ class Tensor(NamedTuple):
 
 
 def read_header(path: Path) -> dict:
-    """The JSON header of a file. Raises UserError, in one line, for anything that is no whole safetensors file."""
+    """The JSON header of a file. Raises UserError, in one line, for anything that is no whole safetensors file.
+
+    A device, a pipe or a socket is refused before it is opened: reading a pipe could wait for ever.
+    """
     try:
+        mode = os.stat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # what a folder is, the system's own error says
+            raise UserError(f"cannot read {path}: it is a device, a pipe or a socket. Name a regular file.")
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(MAX_HEADER, os.path.getsize(path) - 8):
