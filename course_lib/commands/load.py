@@ -147,9 +147,13 @@ def _refuse_what_cannot_be(args) -> None:
         raise UserError("--vocab says which token ids are drawn: add --token-ids.")
     if args.vocab and args.vocab <= FIRST_ID:
         raise UserError(f"--vocab {args.vocab} leaves no ids: they begin at {FIRST_ID}.")
-    for file in (args.json, args.png):
-        if file not in (None, "-"):
-            file_to_write(file)
+    if args.png == "-":
+        raise UserError("--png - is not possible: a picture is not printed. Name a file, such as load.png.")
+    files = [file for file in (args.json, args.png) if file not in (None, "-")]
+    for file in files:
+        file_to_write(file)
+    if len({os.path.realpath(file) for file in files}) < len(files):
+        raise UserError(f"--json and --png both name {args.png}: one would replace the other. Name two files.")
     if args.png:
         try:
             import matplotlib  # noqa: F401
