@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -66,23 +68,66 @@ def run_command(prog: str, command: Callable[[Sequence[str]], int], argv: Sequen
 def file_to_write(text: str | Path) -> Path:
     """Argument type: a path where a file may be written, because a regular file, or nothing yet, is there.
 
-    A link counts as what it points at. Raises UserError for a folder, a device, a pipe or a socket, and when the
-    folder of the file is not there or may not be written.
+    A link counts as what it points at. Raises UserError for a folder, a name that ends with a slash, a device, a pipe
+    or a socket, for the file that stdout or stderr is redirected into, when the file or its folder may not be written,
+    and when the folder is not there.
     """
-    path = Path(text)
+    path = Path(text)  # which forgets a slash at the end
     folder = Path(os.path.realpath(path)).parent
     try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
-            kind = "folder" if stat.S_ISDIR(mode) else "device, a pipe or a socket"
+        there = path.stat()
+        if not stat.S_ISREG(there.st_mode):
+            kind = "folder" if stat.S_ISDIR(there.st_mode) else "device, a pipe or a socket"
             raise UserError(f"cannot write {path}: it is a {kind}. Name a regular file, or one that is not there yet.")
+        if name := _stream_into(there):
+            raise UserError(
+                f"cannot write {path}: {name} is redirected into that file. Name another file, or leave the option "
+                "out and keep the redirection."
+            )
+        if not os.access(path, os.W_OK):
+            raise UserError(f"cannot write {path}: it is there and may not be written. Name another file.")
     except FileNotFoundError:
         pass
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}.") from None
+    if os.path.basename(text) in ("", ".", ".."):
+        raise UserError(f"cannot write {text}: such a name is that of a folder. End with the file's name.")
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UserError(f"cannot write {path}: name a file in a folder that exists and may be written.")
     return path
+
+
+def _stream_into(there: os.stat_result) -> str:
+    """The name of the stream of this process that goes into the file; "" if neither does."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        with contextlib.suppress(OSError):  # a closed stream goes nowhere
+            if os.path.samestat(there, os.fstat(number)):
+                return name
+    return ""
+
+
+def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write `pieces`, one behind the other, as the file at `path`, which holds either all of them or what it held.
+
+    They go to a temporary file in the same folder first, which then replaces the file. A link stays a link: what it
+    points at is written. A file that is there keeps its mode. UserError, which names `path`, if it cannot be written.
+    """
+    file_to_write(path)
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{os.urandom(8).hex()}.part")  # short, however long the name of the target is
+    try:
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+        with open(temporary, "xb", opener=partial(os.open, mode=0o666 if mode is None else 0o600)) as file:
+            for piece in pieces:
+                file.write(piece)
+        if mode is not None:
+            os.chmod(temporary, mode)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}.") from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def positive(text: str) -> int:

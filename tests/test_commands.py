@@ -191,6 +191,7 @@ WRONG = {
     "a model folder that is a file": (["--prompt-len", "5", "--chunk", "1", "--model", __file__], "test_commands.py"),
     "a file to save in no folder": (["--prompt-len", "5", "--chunk", "1", "--save", "no/such/file"], "no/such/file"),
     "a file to save that is a folder": (["--prompt-len", "5", "--chunk", "1", "--save", str(ROOT)], "cannot write"),
+    "a file to save with a slash": (["--prompt-len", "5", "--chunk", "1", "--save", "x/"], "cannot write x/: such"),
     "a file to save without a name": (["--prompt-len", "5", "--chunk", "1", "--save", ""], "cannot write"),
 }
 for flag, wrong_values in {
@@ -565,6 +566,13 @@ def test_a_saved_run_that_does_not_fit_together_is_refused_and_never_replayed(re
 def test_a_saved_run_without_a_record_of_the_run_is_refused(refused, good_run, tmp_path, metadata):
     write(tmp_path / "bad", read(good_run)[0], metadata)
     assert "bad was not written by" in refused("diff", good_run, tmp_path / "bad")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with a name are a matter of Unix")
+def test_diff_does_not_wait_for_a_pipe(refused, good_run, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for pair in ((good_run, tmp_path / "pipe"), (tmp_path / "pipe", good_run)):
+        assert "pipe: it is a device, a pipe or a socket" in refused("diff", *pair)
 
 
 def test_files_that_are_no_saved_runs_are_refused(refused, good_run, tmp_path):

@@ -1,6 +1,7 @@
 """`load` against servers as they are found: proper, odd and broken ones. All on loopback; no time is asserted."""
 
 import asyncio
+import errno
 import json
 import signal
 import socket
@@ -190,6 +191,14 @@ def test_a_trace_is_sent_as_it_says(as_json, tmp_path):
     assert all(r["sent_us"] >= r["arrival_us"] for r in found["requests"])
     assert [len(prompts[n]) for n in (5, 3, 2)] == [20, 700, 30] and prompts[3][:30] == prompts[2]
     assert found["scenario"]["csv"] == str(trace)
+
+
+@pytest.mark.parametrize("counts", [(600, 10**400), (10**400, 4), (600, -1), (600, 10**9 + 1)])
+def test_token_counts_that_cannot_be_are_taken_for_none(as_json, counts):
+    with OddServer(says(*FOUR, usage_event(*counts), DONE)) as server:
+        code, found = as_json(server.url)
+    assert code == 0 and found["tokens_per_event"] is None
+    assert [request["usage"] for request in found["requests"]] == [None] * 3
 
 
 def test_a_picture_is_a_png(load, tmp_path):
@@ -463,6 +472,23 @@ def test_ctrl_c_before_anything_has_come_is_one_line(load, monkeypatch):
     assert (code, out) == (130, "") and err == "course_lib load: interrupted before anything was measured.\n"
 
 
+@pytest.mark.parametrize("flag", ["--json", "--png"])
+def test_a_disk_that_is_full_costs_neither_the_answer_nor_the_file_that_was_there(load, monkeypatch, tmp_path, flag):
+    if flag == "--png":
+        pytest.importorskip("matplotlib")
+    (tmp_path / "old").write_bytes(b"old")
+
+    def full(source, target):
+        raise OSError(errno.ENOSPC, "No space left on device", source)
+
+    monkeypatch.setattr("os.replace", full)
+    with OddServer(says(*FOUR, DONE)) as server:
+        code, out, err = load(server.url, flag, tmp_path / "old")
+    assert code == 2 and out.startswith("measured at ")
+    assert err == f"course_lib load: cannot write {tmp_path / 'old'}: No space left on device.\n"
+    assert list(tmp_path.iterdir()) == [tmp_path / "old"] and (tmp_path / "old").read_bytes() == b"old"
+
+
 # --- what is refused before anything is sent
 
 
@@ -481,12 +507,23 @@ def test_ctrl_c_before_anything_has_come_is_one_line(load, monkeypatch):
         (("--extra", '{"stream": false}'), "leave `stream` alone"),
         (("--json", "/nowhere/f.json"), "cannot write /nowhere/f.json"),
         (("--png", "."), "it is a folder"),
+        (("--json", "f/"), "cannot write f/: such a name is that of a folder"),
+        (("--png", "f.png/"), "cannot write f.png/: such a name is that of a folder"),
+        (("--png", "-"), "a picture is not printed"),
+        (("--json", "f", "--png", "./f"), "one would replace the other"),
         (("--api-key", "a b"), "API key"),
         (("--csv", "t.csv"), "leave out --users"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused(refused, flags, why):
     assert why in refused("http://127.0.0.1:1", *flags)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
+def test_a_picture_does_not_replace_the_json_through_a_link_either(refused, tmp_path):
+    (tmp_path / "f.png").symlink_to("f.json")
+    assert "Name two files" in refused("http://127.0.0.1:1", "--json", tmp_path / "f.json", "--png", tmp_path / "f.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["f.png"]
 
 
 def test_a_bad_row_of_a_trace_is_refused_with_its_file_and_line(refused, tmp_path):

@@ -228,6 +228,15 @@ def test_a_link_to_itself_or_into_no_folder_is_refused(tmp_path):
 # --- files that are none
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="files of other kinds are a matter of Unix")
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path, kind):
+    path = node(tmp_path / "node", kind)
+    (tmp_path / "link").symlink_to("node")
+    for name in (path, tmp_path / "link"):
+        assert f"cannot read {name}: it is a device, a pipe or a socket" in refusal(name)
+
+
 def test_a_file_cut_short_anywhere_is_refused(tmp_path):
     write(tmp_path / "a", {"x": Tensor(np.arange(6, dtype=np.float32), "F32"), "y": Tensor(np.ones(3, "u1"), "U8")}, {})
     whole = (tmp_path / "a").read_bytes()

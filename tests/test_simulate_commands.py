@@ -1,6 +1,8 @@
 """`simulate` and `sweep` as their contract says: the reference numbers, JSON keys, files, interruptions, refusals."""
 
+import errno
 import json
+import sys
 
 import pytest
 
@@ -118,6 +120,30 @@ def test_files_are_written_in_the_format_of_their_name(command, tmp_path):
     assert json.loads(files[2].read_text())["knee_chunk"] == 2_489
 
 
+@pytest.mark.parametrize("kind", ["png", "svg", "json"])
+def test_a_disk_that_is_full_costs_neither_the_answer_nor_the_file_that_was_there(command, monkeypatch, tmp_path, kind):
+    if kind != "json":
+        pytest.importorskip("matplotlib")
+    old, new = tmp_path / f"old.{kind}", tmp_path / f"new.{kind}"
+    old.write_bytes(b"old")
+
+    def full(source, target):
+        raise OSError(errno.ENOSPC, "No space left on device", source)
+
+    monkeypatch.setattr("os.replace", full)
+    for file in (old, new):
+        code, out, err = command("sweep", "--chunks", "512", "--json", "--out", file)
+        assert code == 2 and json.loads(out)["knee_chunk"] == 2_489
+        assert err == f"course_lib sweep: cannot write {file}: No space left on device.\n"
+    assert list(tmp_path.iterdir()) == [old] and old.read_bytes() == b"old"
+
+
+def test_a_picture_without_matplotlib_is_refused_before_the_work(refused, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(sweep_command, "sweep_point", None)  # the work would begin with it
+    assert 'needs matplotlib: pip install -e ".[lab]"' in refused("sweep", "--out", tmp_path / "a.svg")
+
+
 def test_an_interrupted_sweep_keeps_the_points_that_are_done(command, monkeypatch, tmp_path):
     real = sweep_command.sweep_point
 
@@ -183,6 +209,7 @@ class Terminal:
         (("sweep", "--chunks", "5,x"), "whole number"),
         (("sweep", "--rate", "1", "--chunks", "64"), "at least 128"),
         (("sweep", "--out", "x.pdf"), ".png, .svg, .json"),
+        (("sweep", "--out", "x.json/"), "cannot write x.json/: such a name is that of a folder"),
         (("sweep", "--out", "no/such/folder.json"), "folder.json"),
     ],
 )

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from course_lib.cli import Parser, UserError, file_to_write, not_negative, positive
+from course_lib.cli import Parser, UserError, file_to_write, not_negative, positive, write_whole
 from course_lib.load.address import endpoint_at, hidden
 from course_lib.load.arrivals_csv import read_trace
 from course_lib.load.http import httptools_module
-from course_lib.load.picture import write_png
+from course_lib.load.picture import png
 from course_lib.load.prompts import FIRST_ID, bodies, freeze_jobs, trace_jobs
 from course_lib.load.report import summary, text
 from course_lib.load.run import FEW, Run, ask_model, run_load
@@ -58,7 +58,7 @@ def parser() -> Parser:
     )
     p.add_argument("--seed", type=not_negative, default=0, metavar="N", help="other prompts, which no cache has seen")
     p.add_argument("--json", metavar="FILE", help="write all that was measured as JSON; - prints only that")
-    p.add_argument("--png", type=Path, metavar="FILE", help="draw every event (needs matplotlib)")
+    p.add_argument("--png", metavar="FILE", help="draw every event (needs matplotlib)")
     return p
 
 
@@ -99,9 +99,9 @@ def _load(args) -> int:
     else:
         print(text(found, run.streams(), ascii_only=_ascii_only()))
     if args.json and args.json != "-":  # after the answer is out, so that a full disk does not cost it
-        Path(args.json).write_text(json.dumps(found, allow_nan=False) + "\n", encoding="utf-8")
+        write_whole(Path(args.json), [(json.dumps(found, allow_nan=False) + "\n").encode()])
     if args.png:
-        write_png(args.png, run.streams(), f"measured at {endpoint.shown}")
+        write_whole(Path(args.png), [png(run.streams(), f"measured at {endpoint.shown}")])
     return INTERRUPTED if run.interrupted else 1 if failed else 0
 
 
@@ -147,9 +147,13 @@ def _refuse_what_cannot_be(args) -> None:
         raise UserError("--vocab says which token ids are drawn: add --token-ids.")
     if args.vocab and args.vocab <= FIRST_ID:
         raise UserError(f"--vocab {args.vocab} leaves no ids: they begin at {FIRST_ID}.")
-    for file in (args.json, args.png):
-        if file not in (None, "-"):
-            file_to_write(file)
+    if args.png == "-":
+        raise UserError("--png - is not possible: a picture is not printed. Name a file, such as load.png.")
+    files = [file for file in (args.json, args.png) if file not in (None, "-")]
+    for file in files:
+        file_to_write(file)
+    if len({os.path.realpath(file) for file in files}) < len(files):
+        raise UserError(f"--json and --png both name {args.png}: one would replace the other. Name two files.")
     if args.png:
         try:
             import matplotlib  # noqa: F401

@@ -1,5 +1,6 @@
 """`python -m course_lib sweep`: one run per chunk size, what each gives and takes, and where the knee is."""
 
+import io
 import json
 import signal
 import sys
@@ -9,7 +10,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from course_lib.cli import Parser, UserError, file_to_write, positive
+from course_lib.cli import Parser, UserError, file_to_write, positive, write_whole
 from course_lib.commands import simulation
 from course_lib.cost.one_prompt import knee, sweep_point
 from course_lib.cost.presets import preset_named
@@ -59,9 +60,9 @@ def main(argv: Sequence[str]) -> int:
         rule = "solved: the largest chunk with which no step of the prompt takes longer than the target"
     answer = {"preset": args.preset, "target_us": target_us, "points": points, "knee_chunk": found, "knee_rule": rule}
     answer |= {"interrupted": True} if interrupted else {}
-    for path in args.out:
-        _write(path, answer)
     print(json.dumps(answer) if args.json else _text(answer))
+    for path in args.out:  # after the answer is out, so that a full disk does not cost it
+        write_whole(path, [_file(path.suffix.lower(), answer)])
     return 130 if interrupted else 0
 
 
@@ -72,6 +73,11 @@ def _chunks(text: str) -> tuple[int, ...]:
 def _out(text: str) -> Path:
     if Path(text).suffix.lower() not in FORMATS:
         raise UserError(f"--out {text[:60]}: the name must end in {', '.join(FORMATS)}.")
+    if Path(text).suffix.lower() != ".json":
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError:
+            raise UserError(f'--out {text[:60]} needs matplotlib: pip install -e ".[lab]".') from None
     return file_to_write(text)
 
 
@@ -157,16 +163,16 @@ def _text(answer: dict) -> str:
     return "\n".join(lines)
 
 
-def _write(path: Path, answer: dict) -> None:
-    if path.suffix.lower() == ".json":
-        path.write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
-        return
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UserError(f'{path.name} needs matplotlib, which is not installed: pip install -e ".[lab]".') from None
+def _file(suffix: str, answer: dict) -> bytes:
+    """The answer as a .json, .png or .svg file."""
+    if suffix == ".json":
+        return (json.dumps(answer, indent=1) + "\n").encode()
+    from matplotlib.figure import Figure
+
     from course_lib.widgets.trade import draw_trade
 
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     draw_trade(figure, answer)
-    figure.savefig(path, dpi=150)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=suffix[1:], dpi=150)
+    return drawn.getvalue()

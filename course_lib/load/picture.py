@@ -1,7 +1,7 @@
 """The freeze, drawn from event times: in the terminal, or as a PNG. One row per stream."""
 
+import io
 from collections.abc import Sequence
-from pathlib import Path
 
 from course_lib.load.measure import Stream
 
@@ -52,8 +52,8 @@ def timeline(streams: Sequence[Stream], *, ascii_only: bool) -> list[str]:
     return lines
 
 
-def write_png(file: Path, streams: Sequence[Stream], title: str) -> None:
-    """A tick for each event, one row per stream; grey where the long prompt (else: any) waits for its first event.
+def png(streams: Sequence[Stream], title: str) -> bytes:
+    """A PNG file: a tick for each event, one row per stream; grey where the long prompt waits for its first event.
 
     ImportError if matplotlib is missing.
     """
@@ -77,4 +77,6 @@ def write_png(file: Path, streams: Sequence[Stream], title: str) -> None:
     ax.invert_yaxis()
     ax.margins(x=0.01)
     ax.set(xlabel="s (measured); orange: waits for its first event", title=title)
-    figure.savefig(file, format="png", dpi=150)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=150)
+    return drawn.getvalue()

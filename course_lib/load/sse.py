@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 LINE_END = re.compile(rb"\r\n|\r|\n")
 MAX_EVENT = 1 << 20  # bytes: a token is a few hundred; a server that sends more than this does not send events
+MAX_COUNT = 10**9  # tokens of one request: a server that says more has not counted
 DONE = "[DONE]"
 
 
@@ -81,7 +82,7 @@ class Piece(NamedTuple):
 
     content   it carries a piece of the answer that is not empty: text, delta.content, or reasoning
     finish    the finish reason, "" if it has none
-    usage     (prompt tokens, completion tokens) as the server counts them, or None
+    usage     (prompt tokens, completion tokens) as the server counts them; None if it does not, or says what cannot be
     done      it is the end of the stream, [DONE]
     """
 
@@ -141,4 +142,4 @@ def _usage(usage: object) -> tuple[int, int] | None:
     if not isinstance(usage, dict):
         return None
     counts = (usage.get("prompt_tokens"), usage.get("completion_tokens") or 0)
-    return counts if all(type(n) is int and n >= 0 for n in counts) else None
+    return counts if all(type(n) is int and 0 <= n <= MAX_COUNT for n in counts) else None

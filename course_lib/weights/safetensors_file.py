@@ -5,16 +5,17 @@ header {name: {dtype, shape, data_offsets}, "__metadata__": {str: str}}, then th
 bfloat16, which NumPy lacks, is carried as its bits in uint16; `arrays.bfloat16_to_float32` widens them.
 """
 
-import contextlib
 import json
 import math
 import os
+import stat
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from course_lib.cli import UserError, file_to_write
+from course_lib.cli import UserError, write_whole
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
@@ -28,8 +29,14 @@ class Tensor(NamedTuple):
 
 
 def read_header(path: Path) -> dict:
-    """The JSON header of a file. Raises UserError, in one line, for anything that is no whole safetensors file."""
+    """The JSON header of a file. Raises UserError, in one line, for anything that is no whole safetensors file.
+
+    A device, a pipe or a socket is refused before it is opened: reading a pipe could wait for ever.
+    """
     try:
+        mode = os.stat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # what a folder is, the system's own error says
+            raise UserError(f"cannot read {path}: it is a device, a pipe or a socket. Name a regular file.")
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(MAX_HEADER, os.path.getsize(path) - 8):
@@ -101,12 +108,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a file, under another name first, so that an interrupted write leaves no half file, and no other.
-
-    A link stays a link: what it points at is written. UserError for a device, a pipe or a folder, which stays as it is.
-    """
-    file_to_write(path)
-    path = Path(os.path.realpath(path))
+    """Write a file whole or not at all, as `cli.write_whole` does, with its UserError."""
     header, offset = {"__metadata__": metadata}, 0
     for name, tensor in tensors.items():
         size = tensor.array.nbytes
@@ -115,16 +117,6 @@ def write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> N
         offset += size
     text = json.dumps(header, sort_keys=True).encode()
     text += b" " * (-len(text) % 8)
-    temporary = Path(f"{path}.{os.getpid()}.part")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for tensor in tensors.values():
-                # "equiv": the bytes may be swapped, the values must not change, or the header would lie
-                file.write(tensor.array.astype(DTYPES[tensor.dtype], casting="equiv", copy=False).tobytes())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}.") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    # "equiv": the bytes may be swapped, the values must not change, or the header would lie
+    data = (t.array.astype(DTYPES[t.dtype], casting="equiv", copy=False).tobytes() for t in tensors.values())
+    write_whole(path, chain([len(text).to_bytes(8, "little") + text], data))
