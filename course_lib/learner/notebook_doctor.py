@@ -7,7 +7,8 @@ from collections import Counter
 
 from course_lib.cli import UserError
 from course_lib.learner.notebook_file import Finding, Released, label, notes, set_source, source
-from course_lib.learner.old_imports import rewrite, unreadable_lines
+from course_lib.learner.old_imports import is_readable, rewrite
+from course_lib.learner.still_old import still_old
 
 SCHEMA = 3  # nbgrader's format of its notes; it refuses newer ones, and older ones until they are upgraded
 CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # nbformat 4.5
@@ -46,9 +47,11 @@ def _old_imports(cells: list[dict], findings: list[Finding]) -> None:
         if changes:
             findings.append(Finding(f"{label(cell)} uses old names: {'; '.join(changes)}", "wrote the new ones"))
             set_source(cell, text)
-        for line in unreadable_lines(source(cell)):
-            todo = "The cell cannot be read as Python: mend that, then look again"
-            findings.append(Finding(f"{label(cell)} imports by an old name (`{line[:60]}`). {todo}"))
+        readable = is_readable(source(cell))
+        todo = ": change" if readable else ". The cell cannot be read as Python: mend that and look again, or change"
+        for use in still_old(source(cell), aliases):
+            what = f"{label(cell)} still uses the old name {use.old} (`{use.line[:60]}`), which is {use.today} now"
+            findings.append(Finding(f"{what}{todo} it yourself"))
 
 
 def _damaged_notes(cells: list[dict], released: Released, findings: list[Finding]) -> None:
