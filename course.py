@@ -58,9 +58,14 @@ def lab(arguments):
         elif stands_in_the_way(target.parent):
             say("skipped %s (%s is no folder of its own)" % (name, stands_in_the_way(target.parent).relative_to(ROOT)))
         else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(str(source), str(target))
-            say("copied  %s" % name)
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(str(source), str(target))
+                say("copied  %s" % name)
+            except PermissionError as error:
+                if target.parent == WORK:  # no notebook can be copied, and Jupyter could save none
+                    raise
+                say("skipped %s (%s)" % (name, error.strerror))
     if older:
         say(
             "Your answers stay good. `python3 course.py doctor %s --fix` mends imports of what has moved; to start "

@@ -245,6 +245,27 @@ def test_lab_goes_on_when_a_copy_cannot_be_read_and_gives_no_advice_for_an_older
     assert "--fix" not in said and (work / "02_mask.ipynb").read_text() == "{}"
 
 
+def test_a_folder_that_may_not_be_written_stops_lab_only_if_it_is_work(course_of_two, started, monkeypatch, capsys):
+    _, work = course_of_two
+    real = shutil.copyfile
+
+    def forbidden_in(folder):
+        def copyfile(source, target):
+            if Path(target).parent == folder:
+                raise PermissionError(13, "Permission denied", target)
+            real(source, target)
+
+        monkeypatch.setattr(course.shutil, "copyfile", copyfile)
+
+    forbidden_in(work / "figures")
+    assert course.main(["lab"]) == 0 and started and (work / "03_positions.ipynb").is_file()
+    assert "skipped " + os.path.join("work", "figures", "a.png") + " (Permission denied)" in capsys.readouterr().out
+    (work / "02_mask.ipynb").unlink()
+    started.clear()
+    forbidden_in(work)
+    assert course.main(["lab"]) == 2 and not started
+
+
 @pytest.mark.skipif(os.name == "nt", reason="makes symbolic links")
 def test_lab_never_writes_through_a_link(course_of_two, started, tmp_path, capsys):
     _, work = course_of_two

@@ -178,6 +178,8 @@ def test_a_statement_gets_its_name_of_today_and_keeps_its_shape(old, new):
         "from course_lib",
         "def f(:\n    from course_lib.masks import a",
         "'''\nfrom course_lib.masks import a",
+        'f\'{    )#"""import (} ,course_lib.masks.\n }',  # Python 3.13.0's tokenizer raises SystemError
+        "\r\u00e4'%%time\n\x00%%time\n\n\x0c%%time\nf'{\n;",  # and here, from 3.12 on, UnicodeDecodeError
         "",
         "\\",
     ],

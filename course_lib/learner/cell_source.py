@@ -9,11 +9,12 @@ from collections.abc import Iterator
 NOT_PYTHON = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|prun\b)")  # cell magics whose body is something else
 PROSE = re.compile(r"\s*%%(?:markdown|html|latex|svg|javascript|js)\b", re.IGNORECASE)
 # A magic, a shell line (which may go on behind a backslash) or a question; only where a statement begins.
-MAGIC = re.compile(r"[ \t]*([%!?](?:[^\n]*\\\r?\n)*[^\n]*|[^\n#'\"]*\?[ \t\r]*(?=\n|\Z))")
+MAGIC = re.compile(r"[ \t]*([%!?](?:[^\n]*\\\r?\n)*[^\n]*|[^\s#'\"][^\n#'\"]*\?[ \t\r]*(?=\n|\Z))")
 PIECE = re.compile(
     r"""(?P<comment>\#[^\n]*)
       | (?P<string>(?:(?<!\w)[rbuft]{1,2})?
             (?:'''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"))
+      | (?P<unclosed>["'][^\n]*)
       | (?P<open>[(\[{]) | (?P<close>[)\]}]) | (?P<continued>\\\r?\n) | (?P<newline>\n)""",
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
@@ -38,7 +39,7 @@ def code_alone(text: str) -> str:
     """
     if PROSE.match(text):
         return ""
-    code = text
+    code, done = [], 0
     for kind, start, end in _pieces(text):
         piece = text[start:end]
         if kind == "magic" or kind == "string" and RUNS_A_STRING.search(text, max(0, start - 60), start):
@@ -48,8 +49,9 @@ def code_alone(text: str) -> str:
         blanked = "".join(
             c if c == "\n" or any(first <= i < last for first, last in kept) else " " for i, c in enumerate(piece)
         )
-        code = code[:start] + blanked + code[end:]
-    return code
+        code += [text[done:start], blanked]
+        done = end
+    return "".join(code) + text[done:]
 
 
 def _pieces(text: str) -> Iterator[tuple[str, int, int]]:

@@ -65,8 +65,8 @@ def _tokens(text: str) -> list[tokenize.TokenInfo]:
     """[] for a text that is not Python."""
     try:
         return list(tokenize.generate_tokens(io.StringIO(as_python(text)).readline))
-    except (tokenize.TokenError, SyntaxError):  # IndentationError is one
-        return []
+    except (tokenize.TokenError, SyntaxError, ValueError, SystemError):
+        return []  # from Python 3.12 on, some texts that are not Python end in the last two
 
 
 def _is(tokens: list, i: int, *strings: str) -> bool:
