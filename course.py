@@ -46,28 +46,64 @@ def lab(arguments):
     if not any(NOTEBOOKS.glob("*.ipynb")):
         raise UserError("there are no notebooks in %s; `python -m autograder build` makes them" % NOTEBOOKS)
     python = HERE.python_for(LEARN)
-    older = []
+    WORK.mkdir(parents=True, exist_ok=True)
+    older, unreadable = [], []
     for source in sorted(NOTEBOOKS.rglob("*")):
         target = WORK / source.relative_to(NOTEBOOKS)
         if not source.is_file() or ".ipynb_checkpoints" in source.parts:
             continue
-        if target.exists():
-            differs = compared(target, source) if source.suffix == ".ipynb" else ""
-            older += [target.relative_to(ROOT)] if differs else []
-            say("kept    %s (yours%s)" % (target.relative_to(ROOT), "; " + differs if differs else ""))
+        name = target.relative_to(ROOT)
+        if os.path.lexists(str(target)):  # exists() is False for a link to nothing, and copying would follow it
+            say("kept    %s (%s)" % (name, kept(source, target, older, unreadable)))
+        elif stands_in_the_way(target.parent):
+            say("skipped %s (%s is no folder of its own)" % (name, stands_in_the_way(target.parent).relative_to(ROOT)))
         else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(str(source), str(target))
-            say("copied  %s" % target.relative_to(ROOT))
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(str(source), str(target))
+                say("copied  %s" % name)
+            except PermissionError as error:
+                if target.parent == WORK:  # no notebook can be copied, and Jupyter could save none
+                    raise
+                say("skipped %s (%s)" % (name, error.strerror))
     if older:
         say(
             "Your answers stay good. `python3 course.py doctor %s --fix` mends imports of what has moved; to start "
             "a notebook afresh, move your copy out of %s and run this again." % (older[0], WORK.relative_to(ROOT))
         )
+    if unreadable:
+        say("For a fresh %s, move yours out of %s and run this again." % (unreadable[0], WORK.relative_to(ROOT)))
     if is_root() and not any(a.split("=")[0] in ROOT_FLAGS for a in arguments):
         say("You are root, which JupyterLab refuses unless told --allow-root: it is told so.")
         arguments = ["--allow-root"] + arguments
     return run(python, ["-m", "jupyterlab"] + arguments, folder=WORK)
+
+
+def kept(source, target, older, unreadable):
+    """What is said of the learner's `target`; adds its name to `older` or to `unreadable` if there is advice on it."""
+    if not os.path.exists(str(target)):
+        unreadable.append(target.relative_to(ROOT))
+        return "a link to nothing"
+    if source.suffix != ".ipynb":
+        return "yours"
+    try:
+        differs = compared(target, source)
+    except UserError as error:
+        unreadable.append(target.relative_to(ROOT))
+        return "yours; %s" % error
+    if differs:
+        older.append(target.relative_to(ROOT))
+        return "yours; " + differs
+    return "yours"
+
+
+def stands_in_the_way(folder):
+    """The link or file in WORK that stands where `folder` or a folder above it would be; None if there is none."""
+    for place in [folder] + list(folder.parents):
+        if place == WORK:
+            return None
+        if place.is_symlink() or place.is_file():
+            return place
 
 
 def is_root():

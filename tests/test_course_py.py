@@ -185,6 +185,104 @@ def test_a_copy_that_is_older_than_the_course_is_named_with_what_to_do(course_of
     assert json.loads((course_of_two[1] / "02_mask.ipynb").read_text())["cells"][1]["source"] == "def f(): return 1"
 
 
+def without_ids(notebook):
+    for cell in notebook["cells"]:
+        del cell["id"]
+    return notebook | {"nbformat_minor": 0}
+
+
+def test_a_copy_whose_cells_have_no_ids_is_matched_by_its_texts(course_of_two, started, capsys):
+    _, work = course_of_two
+    colab = without_ids(a_notebook("02_mask.ipynb", answer="def f(): return 1"))
+    colab["cells"][2]["source"] = ["check.f(f)\r\n"]
+    (work / "02_mask.ipynb").write_text(json.dumps(colab))
+    (work / "03_positions.ipynb").write_text(json.dumps(without_ids(a_notebook("last year's"))))
+    assert course.main(["lab"]) == 0
+    said = capsys.readouterr().out
+    assert os.path.join("work", "02_mask.ipynb") + " (yours)\n" in said
+    assert "(yours; answers aside, 1 of the course's are missing or differ)" in said
+
+
+def test_a_check_without_an_id_is_matched_by_its_grade_id(course_of_two, started, capsys):
+    source, work = course_of_two
+    handed_out = a_notebook("02_mask.ipynb")
+    handed_out["cells"][2]["metadata"] = {"nbgrader": {"grade_id": "f__check", "solution": False}}
+    (source / "02_mask.ipynb").write_text(json.dumps(handed_out))
+    older = without_ids(json.loads(json.dumps(handed_out)))
+    older["cells"][2]["source"] = "check.old(f)"
+    (work / "02_mask.ipynb").write_text(json.dumps(older))
+    assert course.main(["lab"]) == 0
+    assert "answers aside, 1 of its cells differ from the course's of today)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("odd", [[1], {"a": 1}, 7, None], ids=str)
+def test_lab_goes_on_whatever_a_cell_of_a_copy_has_as_its_id(course_of_two, started, capsys, odd):
+    copied = a_notebook("02_mask.ipynb", mine=[(odd, "mine", {})])
+    copied["cells"][0]["id"] = odd
+    (course_of_two[1] / "02_mask.ipynb").write_text(json.dumps(copied))
+    assert course.main(["lab"]) == 0 and started
+    assert os.path.join("work", "02_mask.ipynb") + " (yours)\n" in capsys.readouterr().out
+
+
+def test_lab_goes_on_when_a_copy_cannot_be_read_and_gives_no_advice_for_an_older_one(
+    course_of_two, started, monkeypatch, capsys
+):
+    _, work = course_of_two
+    (work / "02_mask.ipynb").write_text("{}")
+    (work / "03_positions.ipynb").mkdir()
+    real = Path.read_bytes
+
+    def forbidden(path):  # as a file of mode 0 is to all users but root
+        if path == work / "02_mask.ipynb":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", forbidden)
+    assert course.main(["lab"]) == 0 and started
+    said = capsys.readouterr().out
+    assert "02_mask.ipynb (yours; it cannot be read)" in said and "For a fresh " in said
+    assert "03_positions.ipynb (yours; it cannot be read as a notebook)" in said
+    assert "--fix" not in said and (work / "02_mask.ipynb").read_text() == "{}"
+
+
+def test_a_folder_that_may_not_be_written_stops_lab_only_if_it_is_work(course_of_two, started, monkeypatch, capsys):
+    _, work = course_of_two
+    real = shutil.copyfile
+
+    def forbidden_in(folder):
+        def copyfile(source, target):
+            if Path(target).parent == folder:
+                raise PermissionError(13, "Permission denied", target)
+            real(source, target)
+
+        monkeypatch.setattr(course.shutil, "copyfile", copyfile)
+
+    forbidden_in(work / "figures")
+    assert course.main(["lab"]) == 0 and started and (work / "03_positions.ipynb").is_file()
+    assert "skipped " + os.path.join("work", "figures", "a.png") + " (Permission denied)" in capsys.readouterr().out
+    (work / "02_mask.ipynb").unlink()
+    started.clear()
+    forbidden_in(work)
+    assert course.main(["lab"]) == 2 and not started
+
+
+@pytest.mark.skipif(os.name == "nt", reason="makes symbolic links")
+def test_lab_never_writes_through_a_link(course_of_two, started, tmp_path, capsys):
+    _, work = course_of_two
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (work / "02_mask.ipynb").symlink_to(elsewhere / "gone.ipynb")
+    (work / "03_positions.ipynb").symlink_to("03_positions.ipynb")
+    (work / "figures").symlink_to(elsewhere)
+    assert course.main(["lab"]) == 0 and started
+    said = capsys.readouterr().out
+    assert not list(elsewhere.iterdir()) and (work / "02_mask.ipynb").is_symlink()
+    assert said.count("(a link to nothing)") == 2 and "skipped " + os.path.join("work", "figures", "a.png") in said
+    (work / "figures").unlink()
+    (work / "figures").write_text("a file")
+    assert course.main(["lab"]) == 0 and (work / "figures").read_text() == "a file"
+
+
 @pytest.mark.parametrize(
     ("user", "given", "passed"),
     [

@@ -1,6 +1,7 @@
 """The doctor says what is wrong in plain words, and its repair loses nothing and pleases nbgrader."""
 
 import json
+import os
 
 import nbformat
 import pytest
@@ -281,6 +282,104 @@ def test_no_earlier_backup_is_overwritten(mine, capsys):
     assert path.with_name(path.name + ".bak").read_text() == "precious"
     assert path.with_name(path.name + ".bak1").is_file()
     assert sorted(p.name for p in path.parent.iterdir()) == [path.name, path.name + ".bak", path.name + ".bak1"]
+
+
+# ---- notebooks without cell ids, and with what JSON can hold but a notebook cannot
+
+
+def without_ids(notebook):
+    notebook["nbformat_minor"] = 4
+    for made in notebook["cells"]:
+        del made["id"]
+
+
+def sources(notebook):
+    return ["".join(c["source"]) for c in notebook["cells"]]
+
+
+def test_a_cell_put_back_where_cells_have_no_ids_gets_none_and_stands_before_its_check(mine, capsys):
+    def lose(notebook):
+        without_ids(notebook)
+        del notebook["cells"][1]
+
+    new, _ = repaired(mine(lose), capsys)
+    assert sources(new) == ["# Halves", STUB, CHECK, KINDS, "That is it."]
+    assert not [c for c in new["cells"] if "id" in c]
+    assert graded(mine(lose).parent / "01_half.ipynb.bak")["half__kinds"] == KINDS  # as it was, which is valid
+
+
+def test_a_stub_is_put_before_its_check_even_if_the_check_has_lost_its_notes(mine, capsys):
+    def lose(notebook):
+        without_ids(notebook)
+        del notebook["cells"][1]
+        notebook["cells"][1]["metadata"] = {}
+
+    path = mine(lose)
+    new, _ = repaired(path, capsys)
+    assert sources(new) == ["# Halves", STUB, CHECK, KINDS, "That is it."]
+    assert graded(path) == {"half": STUB, "half__values": CHECK, "half__kinds": KINDS}
+
+
+def test_cell_ids_where_the_format_knows_none_are_removed(mine, capsys):
+    path = mine(lambda notebook: notebook.update(nbformat_minor=4))
+    with pytest.raises(nbformat.ValidationError):
+        graded(path)
+    _, said = repaired(path, capsys)
+    assert "5 of its cells have an id, which format 4.4 does not know" in said
+    assert graded(path)["half"] == ANSWER
+
+
+@pytest.mark.parametrize("odd", [[1], {"a": 1}, 7], ids=str)
+def test_an_odd_cell_id_beside_a_lost_cell_is_no_obstacle(mine, capsys, odd):
+    def spoil(notebook):
+        del notebook["cells"][2]
+        notebook["cells"][0]["id"] = odd
+
+    path = mine(spoil)
+    new, _ = repaired(path, capsys)
+    assert sources(new)[2] == CHECK and set(graded(path)) == {"half", "half__values", "half__kinds"}
+
+
+def test_half_of_a_two_part_character_is_replaced_and_a_whole_one_stays(mine, capsys):
+    def spoil(notebook):
+        notebook["cells"][0]["source"] = "whole: \U0001f600"
+        notebook["cells"].append(cell("mine", "from course_lib.masks import a  # \ud800"))
+
+    path = mine(spoil)
+    path.write_text(json.dumps(json.loads(path.read_text())))  # all as \uXXXX
+    assert "\\ud800" in path.read_text() and "\\ud83d" in path.read_text()
+    assert look(path) == 1 and look(path, "--fix") == 0 and look(path) == 0
+    assert "half of a two-part character" in capsys.readouterr().out
+    new = json.loads(path.read_text(encoding="utf-8"))
+    assert sources(new)[0] == "whole: \U0001f600"
+    assert sources(new)[-1] == "from course_lib.attention.mask import a  # \ufffd"
+
+
+def test_outputs_that_are_nested_too_deeply_are_refused_in_one_line_and_leave_no_backup(mine, capsys):
+    def spoil(notebook):
+        notebook["cells"][1]["outputs"] = ["DEEP"]
+        del notebook["cells"][0]["metadata"]
+
+    path = mine(spoil)
+    path.write_text(path.read_text().replace('"DEEP"', "[" * 900 + "]" * 900))
+    assert look(path, "--fix") == 2
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1 and "Clear Outputs of All Cells" in err
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="makes symbolic links")
+def test_a_link_stays_a_link_and_the_notebook_behind_it_is_repaired(mine, root, capsys):
+    target = mine(lambda notebook: notebook["cells"][1].update(metadata={}))
+    link = root / "link.ipynb"
+    link.symlink_to(target.relative_to(root))
+    before = target.read_bytes()
+    (target.parent / "01_half.ipynb.bak").symlink_to("nowhere")
+    assert look(link, "--fix") == 0
+    assert link.is_symlink() and graded(target)["half"] == ANSWER
+    backup = target.parent / "01_half.ipynb.bak1"
+    assert backup.read_bytes() == before and str(backup) in capsys.readouterr().out
+    assert not (target.parent / "nowhere").exists()
 
 
 # ---- a copy from before modules moved

@@ -158,21 +158,28 @@ def notebook_report(path: Path, fix: bool) -> int:
     for finding in findings:
         print(f"- {finding.what}" + (f": {finding.repair if backup else 'can be repaired'}" if finding.repair else ""))
     if backup:
-        print(f"Repaired {path}; {backup.name} keeps it as it was. In Jupyter: File, Reload Notebook from Disk.")
+        kept = backup.name if backup.parent == path.parent else backup
+        print(f"Repaired {path}; {kept} keeps it as it was. In Jupyter: File, Reload Notebook from Disk.")
     elif len(left) < len(findings):
         print(f"To repair: python -m course_lib doctor {path} --fix (it keeps a copy)")
     return 1 if left or not backup else 0
 
 
 def save(path: Path, notebook: dict) -> Path:
-    """Replace the file by `notebook` once a copy of it is safe; the copy's path. No earlier copy is overwritten."""
+    """Replace the file by `notebook` once a copy of it is safe; the copy's path. No earlier copy is overwritten.
+
+    A link stays a link: the file that it points to is replaced, and copied beside itself.
+    """
+    text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+    if path.is_symlink():
+        path = path.resolve()
     names = (path.with_name(f"{path.name}.bak{n or ''}") for n in range(1000))
-    backup = next(name for name in names if not name.exists())
+    backup = next(name for name in names if not os.path.lexists(name))
     shutil.copy2(path, backup)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+            file.write(text)
         shutil.copymode(path, temporary)
         os.replace(temporary, path)
     except BaseException:

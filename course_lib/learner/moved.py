@@ -76,3 +76,25 @@ def import_today(module: str, name: str) -> tuple[str, str]:
         today = module_today(whole).rpartition(".")
         return today[0], today[2]
     return module_today(module), name
+
+
+def renamed(module: str, name: str) -> tuple[str, str] | None:
+    """(module, name) today of a renamed `name`, whose module may be given as it was or as it is; None for others."""
+    for (old_module, old_name), today in NAMES.items():
+        if name == old_name and module in (old_module, module_today(old_module)):
+            return today
+    return None
+
+
+def name_today(dotted: str) -> tuple[str, str] | None:
+    """The part of `dotted` that has another name today, and that name; None if all of it is called so today."""
+    names = dotted.split(".")
+    for length in range(len(names), 1, -1):
+        found = renamed(".".join(names[: length - 1]), names[length - 1])
+        if found:
+            return ".".join(names[:length]), ".".join(found)
+    for length in range(2, len(names) + 1):  # all that stands behind a module's name moves with it
+        module = ".".join(names[:length])
+        if module_today(module) != module:
+            return module, module_today(module)
+    return None

@@ -5,8 +5,10 @@ import re
 import uuid
 from collections import Counter
 
+from course_lib.cli import UserError
 from course_lib.learner.notebook_file import Finding, Released, label, notes, set_source, source
-from course_lib.learner.old_imports import rewrite, unreadable_lines
+from course_lib.learner.old_imports import is_readable, rewrite
+from course_lib.learner.still_old import still_old
 
 SCHEMA = 3  # nbgrader's format of its notes; it refuses newer ones, and older ones until they are upgraded
 CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # nbformat 4.5
@@ -16,14 +18,18 @@ def examine(notebook: dict, released: Released) -> tuple[list[Finding], dict]:
     """What is wrong with `notebook`, and a repaired copy; the notebook itself is not changed.
 
     No source text is dropped. A cell that must not run (an untouched copy beside the answer) becomes a raw cell; an
-    import of what has moved since gets its name of today.
+    import of what has moved since gets its name of today. UserError if the notebook is nested too deeply to be copied.
     """
-    repaired, findings = copy.deepcopy(notebook), []
+    try:
+        repaired, findings = copy.deepcopy(notebook), []
+    except RecursionError:
+        what = "the notebook's outputs or metadata are nested too deeply"
+        raise UserError(f"{what}. In Jupyter: Edit, Clear Outputs of All Cells; save it, then look again") from None
     cells = repaired["cells"]
     _old_imports(cells, findings)
     _damaged_notes(cells, released, findings)
     _copied_cells(cells, released, findings)
-    _lost_notes(cells, released, findings)
+    _lost_notes(repaired, released, findings)
     _cell_ids(repaired, released, findings)
     widgets = repaired["metadata"].get("widgets")
     if isinstance(widgets, dict) and not all(isinstance(w, dict) and "state" in w for w in widgets.values()):
@@ -41,9 +47,11 @@ def _old_imports(cells: list[dict], findings: list[Finding]) -> None:
         if changes:
             findings.append(Finding(f"{label(cell)} uses old names: {'; '.join(changes)}", "wrote the new ones"))
             set_source(cell, text)
-        for line in unreadable_lines(source(cell)):
-            todo = "The cell cannot be read as Python: mend that, then look again"
-            findings.append(Finding(f"{label(cell)} imports by an old name (`{line[:60]}`). {todo}"))
+        readable = is_readable(source(cell))
+        todo = ": change" if readable else ". The cell cannot be read as Python: mend that and look again, or change"
+        for use in still_old(source(cell), aliases):
+            what = f"{label(cell)} still uses the old name {use.old} (`{use.line[:60]}`), which is {use.today} now"
+            findings.append(Finding(f"{what}{todo} it yourself"))
 
 
 def _damaged_notes(cells: list[dict], released: Released, findings: list[Finding]) -> None:
@@ -112,8 +120,9 @@ def _choose_answer(cells: list[dict], copies: list[dict], released: Released, na
     return keep
 
 
-def _lost_notes(cells: list[dict], released: Released, findings: list[Finding]) -> None:
+def _lost_notes(notebook: dict, released: Released, findings: list[Finding]) -> None:
     """Cells that nbgrader knew when the notebook was handed out, and finds no longer."""
+    cells = notebook["cells"]
     present = {notes(cell)["grade_id"] for cell in cells if notes(cell)}
     for grade_id in (g for g in released.grade_ids if g not in present):
         original = released.cells.get(grade_id)
@@ -130,7 +139,9 @@ def _lost_notes(cells: list[dict], released: Released, findings: list[Finding]) 
             findings.append(finding)
         else:
             findings.append(Finding(f"the cell {grade_id} is gone", "put it back as it was handed out"))
-            cells.insert(_place(cells, original, released), copy.deepcopy(original))
+            cells.insert(place := _place(cells, original, released), copy.deepcopy(original))
+            if _version(notebook) < [4, 5]:
+                del cells[place]["id"]
 
 
 def _looks_like(grade_id: str) -> str:
@@ -142,20 +153,45 @@ def _looks_like(grade_id: str) -> str:
 
 
 def _place(cells: list[dict], original: dict, released: Released) -> int:
-    """Where a lost cell goes: behind the nearest cell that stood before it and is still there, or else at the end."""
-    at = {cell.get("id"): i for i, cell in enumerate(cells)}
-    before = released.order[: released.order.index(original["id"])]
-    return next((at[name] + 1 for name in reversed(before) if name in at), len(cells))
+    """Where a lost cell goes: beside the nearest cell of those handed out that is still there, or else at the end.
+
+    Of two that are equally near, the one that stood before it. A cell is known by its id, or else as nbgrader's.
+    """
+    at = {cell["id"]: i for i, cell in enumerate(cells) if isinstance(cell.get("id"), str)}
+    for grade_id, handed_out in released.cells.items():
+        looks = re.compile(_looks_like(grade_id), re.MULTILINE)
+        same = [i for i, cell in enumerate(cells) if notes(cell).get("grade_id") == grade_id]
+        unnoted = [i for i, cell in enumerate(cells) if cell["cell_type"] == "code" and not notes(cell)]
+        same += [i for i in unnoted if looks.search(source(cells[i]))]
+        if same:
+            at.setdefault(handed_out["id"], same[0])
+    here, last = released.order.index(original["id"]), len(released.order)
+    for distance in range(1, last):
+        for there, step in ((here - distance, 1), (here + distance, 0)):
+            if 0 <= there < last and released.order[there] in at:
+                return at[released.order[there]] + step
+    return len(cells)
+
+
+def _version(notebook: dict) -> list[int]:
+    """Major and minor number of the notebook's format; [4, 5], which the repair writes, if they are no numbers."""
+    version = [notebook.get("nbformat"), notebook.get("nbformat_minor")]
+    return version if all(type(number) is int for number in version) else [4, 5]
 
 
 def _cell_ids(notebook: dict, released: Released, findings: list[Finding]) -> None:
     """Missing, malformed and repeated cell ids; of several, the graded cell keeps it, or else the first."""
-    version = [notebook.get("nbformat"), notebook.get("nbformat_minor")]
-    if not all(type(number) is int for number in version):
-        findings.append(Finding(f"its format number is {version[0]!r}.{version[1]!r}", "made it 4.5"))
-        notebook["nbformat"], notebook["nbformat_minor"] = version = [4, 5]
-    if version < [4, 5]:
-        return  # such a notebook needs no cell ids
+    major, minor = said = [notebook.get("nbformat"), notebook.get("nbformat_minor")]
+    version = _version(notebook)
+    if said != version:
+        findings.append(Finding(f"its format number is {major!r}.{minor!r}", "made it 4.5"))
+        notebook["nbformat"], notebook["nbformat_minor"] = version
+    if version < [4, 5]:  # such a notebook has no cell ids
+        with_id = [cell for cell in notebook["cells"] if cell.pop("id", None) is not None]
+        if with_id:
+            what = f"{len(with_id)} of its cells have an id, which format {version[0]}.{version[1]} does not know"
+            findings.append(Finding(what, "removed it"))
+        return
     owners: dict[str, dict] = {}
     graded = {cell["id"]: grade_id for grade_id, cell in released.cells.items()}
     for cell in notebook["cells"]:

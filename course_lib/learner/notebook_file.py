@@ -53,6 +53,10 @@ def read_notebook(path: Path) -> tuple[dict, list[Finding]]:
         raise UserError(f"{path} holds git's conflict marks (<<<<<<<). Run: git checkout --ours {path.name}")
     try:
         notebook = json.loads(text)
+        if re.search(r"\\u[dD][89a-fA-F]", text):  # perhaps half of a pair, which JSON can hold and UTF-8 cannot
+            notebook, lost = _without_half_characters(notebook)
+            what = "the file holds half of a two-part character, which Jupyter cannot save"
+            findings += [Finding(what, "wrote the mark of a lost character (U+FFFD) in its place")] * lost
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON ({error}): it was cut short or edited by hand. {again}") from None
     if isinstance(notebook, dict) and "worksheets" in notebook:
@@ -69,6 +73,12 @@ def read_notebook(path: Path) -> tuple[dict, list[Finding]]:
             findings.append(Finding(f"{label(cell)} has no metadata", "gave it empty metadata"))
             cell["metadata"] = {}
     return notebook, findings
+
+
+def _without_half_characters(notebook: object) -> tuple[object, bool]:
+    """The same JSON with U+FFFD for each surrogate that lacks its other half, and whether there were any."""
+    text, lost = re.subn("[\ud800-\udfff]", "\ufffd", json.dumps(notebook, ensure_ascii=False))
+    return (json.loads(text), True) if lost else (notebook, False)
 
 
 def released_as(path: Path, notebook: dict, root: Path) -> Released:

@@ -4,15 +4,15 @@ Read token by token, so that strings and comments stay as they are, and a cell n
 """
 
 import io
-import re
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
+from keyword import iskeyword
 
-from course_lib.learner.moved import NAMES, import_today, module_today
+from course_lib.learner.cell_source import as_python
+from course_lib.learner.moved import NAMES, import_today, module_today, name_today
 
 PACKAGES = ("course_lib", "autograder")
-NOT_PYTHON = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|prun\b)")  # cell magics whose body is something else
 SPACE = (tokenize.NL, tokenize.COMMENT)
 
 
@@ -56,37 +56,17 @@ def rewrite(text: str, aliases: dict[str, str]) -> tuple[str, list[str]]:
     return text, list(dict.fromkeys(change.what for change in changes))
 
 
+def is_readable(text: str) -> bool:
+    """Can `rewrite` read this cell? A cell of another language, and an empty one, count as readable."""
+    return bool(_tokens(text))
+
+
 def _tokens(text: str) -> list[tokenize.TokenInfo]:
-    """[] for a text that is not Python. Magics are left out, unless that is what makes it unreadable."""
-    for readable in (_without_magics(text), text):
-        try:
-            return list(tokenize.generate_tokens(io.StringIO(readable).readline))
-        except (tokenize.TokenError, SyntaxError):  # IndentationError is one
-            pass
-    return []
-
-
-def unreadable_lines(text: str) -> list[str]:
-    """The lines that import something by an old name in a cell that `rewrite` cannot read; [] if it can."""
-    found = []
-    if _tokens(text):
-        return found
-    for line in text.splitlines():
-        words = re.match(r"\s*(?:from|import)\s+([\w.]+)(?:\s+import\s+(\w+))?", line)
-        if words and import_today(words[1], words[2] or "") != (words[1], words[2] or ""):
-            found.append(line.strip())
-    return found
-
-
-def _without_magics(text: str) -> str:
-    """The text with IPython's magics, shell lines and questions as comments of the same length."""
-    if NOT_PYTHON.match(text):
-        return ""
-    return re.sub(r"^([ \t]*)[%!?]", r"\1#", re.sub(r"^[^\n#'\"]*\?[ \t]*$", _as_comment, text, flags=re.M), flags=re.M)
-
-
-def _as_comment(line: re.Match) -> str:
-    return "#" + line[0][1:]
+    """[] for a text that is not Python."""
+    try:
+        return list(tokenize.generate_tokens(io.StringIO(as_python(text)).readline))
+    except (tokenize.TokenError, SyntaxError, ValueError, SystemError):
+        return []  # from Python 3.12 on, some texts that are not Python end in the last two
 
 
 def _is(tokens: list, i: int, *strings: str) -> bool:
@@ -115,35 +95,36 @@ def _dotted(tokens: list, i: int, starts: list[int], aliases: dict[str, str]) ->
     """`course_lib.rope`, in `import course_lib.rope` or in use: (changes, where to go on)."""
     places = list(_chain(tokens, i))
     names = [tokens[p].string for p in places]
-    changes, length = [], len(names)
-    while length > 1 and module_today(".".join(names[:length])) == ".".join(names[:length]):
-        length -= 1
-    if length > 1:  # all that stands behind a module's name moves with it
-        while length > 2 and module_today(".".join(names[: length - 1])) != ".".join(names[: length - 1]):
-            length -= 1
-        old = ".".join(names[:length])
-        start, end = _offsets(tokens[i], tokens[places[length - 1]], starts)
-        changes.append(Change(start, end, module_today(old), f"{old} is now {module_today(old)}"))
-    whole = ".".join(names)
+    whole, changes = ".".join(names), []
     if _is(tokens, i - 1, "import", ",") and _is(tokens, places[-1] + 1, "as"):
         aliases[tokens[places[-1] + 2].string] = module_today(whole)
+    old, today = name_today(whole) or ("", "")
+    # A name that went to another module stays: nothing says that this module is imported.
+    if old and (module_today(old) == today or _in_its_module(old, today)):
+        start, end = _offsets(tokens[i], tokens[places[old.count(".")]], starts)
+        changes.append(Change(start, end, today, f"{old} is now {today}"))
     return changes, places[-1] + 1
 
 
 def _attribute(tokens: list, i: int, starts: list[int], aliases: dict[str, str]) -> list[Change]:
-    """`library.PrefixCache`, where `library` is a module in which that was renamed."""
-    if not _is(tokens, i + 1, ".") or i + 2 >= len(tokens):
+    """`library.PrefixCache`, where `library` is a module in which that was renamed, or a package of such a module."""
+    places = list(_chain(tokens, i))
+    here = aliases[tokens[i].string]
+    old, today = name_today(".".join([here, *(tokens[p].string for p in places[1:])])) or ("", "")
+    place = old.count(".") - here.count(".")
+    if place < 1 or not _in_its_module(old, today):
         return []
-    for (module, name), (today, new) in NAMES.items():
-        here = aliases[tokens[i].string]
-        if here == module_today(module) == today and tokens[i + 2].string == name:
-            start, end = _offsets(tokens[i + 2], tokens[i + 2], starts)
-            return [Change(start, end, new, f"{module}.{name} is now {today}.{new}")]
-    return []
+    start, end = _offsets(tokens[places[place]], tokens[places[place]], starts)
+    return [Change(start, end, today.rpartition(".")[2], f"{old} is now {today}")]
+
+
+def _in_its_module(old: str, today: str) -> bool:
+    """Is a name that was `old` and is `today` in the module in which it was, whatever that is called?"""
+    return module_today(old.rpartition(".")[0]) == today.rpartition(".")[0] and module_today(old) != today
 
 
 def _from_import(text: str, tokens: list, i: int, starts: list[int], aliases: dict[str, str]):
-    """`from MODULE import NAME [as ALIAS], ...`: (changes, where to go on)."""
+    """`from MODULE import NAME [as ALIAS], ...`: (changes, where to go on). One that Python would refuse stays."""
     if not _is(tokens, i + 1, *PACKAGES):
         return [], i + 1
     chain = list(_chain(tokens, i + 1))
@@ -151,35 +132,51 @@ def _from_import(text: str, tokens: list, i: int, starts: list[int], aliases: di
     if not _is(tokens, at, "import"):
         return [], at
     in_parentheses = _is(tokens, at + 1, "(")
-    at += 1 + in_parentheses
-    parts, comments, last = [], [], at  # parts: (name, alias or "")
-    while at < len(tokens):
-        token = tokens[at]
-        if token.type == tokenize.COMMENT and in_parentheses:
-            comments.append(token.string)
-        elif token.string == "*" or token.type == tokenize.NAME:
-            has_alias = _is(tokens, at + 1, "as") and at + 2 < len(tokens)
-            parts.append((token.string, tokens[at + 2].string if has_alias else ""))
-            at += 2 * has_alias
-            last = at
-        elif token.string == ")":
-            last = at
+    end = at + 1
+    while tokens[end].type not in (tokenize.NEWLINE, tokenize.ENDMARKER) and tokens[end].string != ";":
+        if tokens[end].type in SPACE and not in_parentheses:
             break
-        elif token.string != "," and token.type != tokenize.NL:
-            break
-        at += 1
+        end += 1
+        if in_parentheses and _is(tokens, end - 1, ")"):
+            in_parentheses = False  # what follows is a comment behind the statement
+    body = [p for p in range(at + 1, end) if tokens[p].type not in SPACE]
+    parts = _parts([tokens[p].string for p in body])  # (name, alias or "")
+    comments = [token.string.rstrip() for token in tokens[at:end] if token.type == tokenize.COMMENT]
     moved = [import_today(module, name) for name, _ in parts]
     for (name, alias), (today, new) in zip(parts, moved):
-        aliases[alias or name] = f"{today}.{new}"
+        if name == "*":  # a name that was renamed is no longer bound
+            aliases.update({old: f"{where}.{old}" for where, old in NAMES if module_today(where) == today})
+        else:
+            aliases[alias or name] = f"{today}.{new}"
     wanted = [(today, new, alias or (name if new != name else "")) for (name, alias), (today, new) in zip(parts, moved)]
     if not parts or all((module, *part) == want for part, want in zip(parts, wanted)):
-        return [], last + 1
+        return [], end
     what = _in_words(module, parts, moved)
     if all(want[1:] == part for part, want in zip(parts, wanted)) and len({want[0] for want in wanted}) == 1:
-        start, end = _offsets(tokens[chain[0]], tokens[chain[-1]], starts)
-        return [Change(start, end, wanted[0][0], what)], last + 1
-    start, end = _offsets(tokens[i], tokens[last], starts)
-    return [Change(start, end, _statements(text, start, wanted, comments), what)], last + 1
+        start, stop = _offsets(tokens[chain[0]], tokens[chain[-1]], starts)
+        return [Change(start, stop, wanted[0][0], what)], end
+    start, stop = _offsets(tokens[i], tokens[body[-1]], starts)
+    line_start = text.rfind("\n", 0, start) + 1
+    continued = text[:line_start].rstrip("\r\n").endswith("\\")
+    alone = not continued and not text[line_start:start].strip()  # not behind a colon or a semicolon
+    layout = text[line_start:start] if alone else None
+    return [Change(start, stop, _statements(wanted, comments, layout, "\r\n" if "\r\n" in text else "\n"), what)], end
+
+
+def _parts(words: list[str]) -> list[tuple[str, str]]:
+    """(name, alias or "") of each part of what stands behind `import`; [] for what Python would refuse."""
+    if words == ["*"]:
+        return [("*", "")]
+    if len(words) > 1 and words[0] == "(" and words[-1] == ")":
+        words = words[1:-2] if words[-2] == "," else words[1:-1]
+    parts = []
+    for part in " ".join(words).split(" , "):
+        name, *rest = part.split() or [""]
+        alias = rest[1] if len(rest) == 2 and rest[0] == "as" else ""
+        if not all(word.isidentifier() and not iskeyword(word) for word in (name, alias or name)) or rest and not alias:
+            return []
+        parts.append((name, alias))
+    return parts
 
 
 def _in_words(module: str, parts: list, moved: list) -> str:
@@ -193,13 +190,17 @@ def _in_words(module: str, parts: list, moved: list) -> str:
     return "; ".join(said)
 
 
-def _statements(text: str, start: int, wanted: list, comments: list[str]) -> str:
-    """One import a module, each on a line of its own where the old one began a line; comments go above."""
-    lines = []
-    for module in dict.fromkeys(module for module, _, _ in wanted):
+def _statements(wanted: list, comments: list[str], indent: str | None, line_end: str) -> str:
+    """One import a module, each on a line of its own, with the comments above.
+
+    indent   what stands before the statement on its line; None behind a colon or a semicolon, where all stays one
+             line, and the comments stay in parentheses
+    """
+    modules, lines = list(dict.fromkeys(module for module, _, _ in wanted)), []
+    for module in modules:
         names = [f"{new} as {alias}" if alias else new for where, new, alias in wanted if where == module]
-        lines.append(f"from {module} import {', '.join(names)}")
-    indent = text[text.rfind("\n", 0, start) + 1 : start]
-    if indent.strip():  # behind a colon or a semicolon
-        return "; ".join(lines)
-    return f"\n{indent}".join(comments + lines)
+        listed = ", ".join(names)
+        if indent is None and comments and module == modules[0]:
+            listed = line_end.join([f"(  {comments[0]}", *(f"    {c}" for c in comments[1:]), f"    {listed}", ")"])
+        lines.append(f"from {module} import {listed}")
+    return "; ".join(lines) if indent is None else f"{line_end}{indent}".join(comments + lines)
