@@ -23,17 +23,21 @@ from course_lib.attention.mask import chunk_attention_mask
 from course_lib.positions import rope_cos_sin
 
 SEEDS = (check.PUBLIC_SEED, 0, 2**60 + 5)
-HEAVY = ("prefill", "block_attention", "check_composition", "my_policy")  # some seconds a check: one seed in every run
+# Some seconds a check: one seed, and of the known mistakes the first six, in every run.
+HEAVY = ("prefill", "block_attention", "check_composition", "my_policy", "plan_step")
 ALL = list(EXERCISES.values())
 
 
 def seeded(parameters, exercise_of, every_seed=True):
-    """Each parameter set with each seed. Further seeds of a heavy exercise are slow; of all, if not every_seed."""
+    """Each parameter set with each seed. Further seeds of a heavy exercise are slow; of all, if not every_seed.
+
+    What is marked slow already stays so.
+    """
     made = []
     for given in parameters:
         for seed in SEEDS:
             slow = seed != SEEDS[0] and (exercise_of(given).name in HEAVY or not every_seed)
-            marks = [pytest.mark.slow] if slow else []
+            marks = [pytest.mark.slow] if slow or given.marks else []
             made.append(pytest.param(*given.values, seed, id=f"{given.id}-{seed}", marks=marks))
     return made
 
@@ -42,7 +46,11 @@ GROUPS = [pytest.param(e, g, id=f"{e.name}-{g.name}") for e in ALL for g in e.gr
 LIGHT_GROUPS = [  # those of heavy exercises are slow
     pytest.param(*p.values, id=p.id, marks=[pytest.mark.slow] if p.values[0].name in HEAVY else []) for p in GROUPS
 ]
-WRONG = [pytest.param(e, w, id=f"{e.name}-{w.name}") for e in ALL for w in e.wrong_answers]
+WRONG = [
+    pytest.param(e, w, id=f"{e.name}-{w.name}", marks=[pytest.mark.slow] * (e.name in HEAVY and place >= 6))
+    for e in ALL
+    for place, w in enumerate(e.wrong_answers)
+]
 RIGHT = [pytest.param(e, i, id=f"{e.name}-{i}") for e in ALL for i in range(len(right_answers(e)))]
 WITH_LIBRARY = [pytest.param(e, id=e.name) for e in ALL if e.library]
 
