@@ -3,7 +3,7 @@
 from weakref import WeakSet
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from course_lib.cache.prefix import extend_hashes
@@ -108,6 +108,13 @@ def test_many_steps_at_once_give_the_result_of_step_by_step(arrivals, config, co
     assert fast.num_finished + fast.num_refused + fast.num_starved == len(arrivals)
 
 
+@example(  # two arrive at once, and one may run: the first is not the only one, so max_chunk holds for it
+    [Arrival(0, 17, 1), Arrival(0, 1, 1)],
+    ServerConfig(
+        profile="vllm-0.33.0", num_blocks=8, block_size=4, max_num_batched_tokens=17, max_chunk=16, max_num_seqs=1,
+        enable_prefix_caching=False,
+    ),
+)  # fmt: skip
 @given(workloads(), configs())
 def test_being_watched_changes_nothing_and_the_records_tell_the_same_story(arrivals, config):
     seen = []

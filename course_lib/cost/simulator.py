@@ -127,9 +127,12 @@ class SimServer:
         return finished
 
     def _queue_arrivals(self) -> None:
-        """Pass arrivals on to the scheduler, no more than its policy may be shown in the next step."""
+        """Pass arrivals on to the scheduler, no more than its policy may be shown in the next step.
+
+        Two at least: some profiles treat a request differently when it is the only one.
+        """
         s = self.scheduler
-        while self._backlog and (s.profile.shown == "all" or self._watch or len(s.waiting) < s.max_num_seqs):
+        while self._backlog and (s.profile.shown == "all" or self._watch or len(s.waiting) < max(s.max_num_seqs, 2)):
             ahead = self._backlog[0]
             try:
                 if not isinstance(ahead, Request):
