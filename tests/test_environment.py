@@ -289,7 +289,8 @@ def test_a_constraint_of_the_users_pip_that_the_course_can_live_with_is_obeyed(c
         assert {re.match(r"\w+", pin)[0] for pin in left_out} == {re.match(r"\w+", one)[0] for one in line.split("\n")}
 
 
-@pytest.mark.parametrize("by", [pytest.param("PIP_CONSTRAINT", marks=pytest.mark.slow), "pip.conf"])
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["PIP_CONSTRAINT", "pip.conf"])
 def test_a_constraint_that_excludes_what_the_course_needs_is_named(constrained, tmp_path, by, monkeypatch):
     here = constrained("torch<2.6", by=by)
     with pytest.raises(UserError) as refused:

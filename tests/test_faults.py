@@ -60,7 +60,10 @@ def run_with(way, name):
     return scenario_in(way).run(FAULTS[name])
 
 
-@pytest.fixture(params=WAYS, ids="-".join)
+SELDOM = [("torch", "tile", "float32"), ("torch", "exact", "bfloat16")]  # slow: the other three ways cover their parts
+
+
+@pytest.fixture(params=[pytest.param(w, id="-".join(w), marks=[pytest.mark.slow] * (w in SELDOM)) for w in WAYS])
 def way(request):
     return request.param
 
