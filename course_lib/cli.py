@@ -109,11 +109,20 @@ def _stream_into(there: os.stat_result) -> str:
 def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
     """Write `pieces`, one behind the other, as the file at `path`, which holds either all of them or what it held.
 
-    They go to a temporary file in the same folder first, which then replaces the file. A link stays a link: what it
-    points at is written. A file that is there keeps its mode. UserError, which names `path`, if it cannot be written.
+    A link stays a link: what it points at is written. UserError, which names `path`, if it cannot be written.
     """
     file_to_write(path)
-    target = Path(os.path.realpath(path))
+    try:
+        replace_file(Path(os.path.realpath(path)), pieces)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}.") from None
+
+
+def replace_file(target: Path, pieces: Iterable[bytes]) -> None:
+    """Write `pieces` to a temporary file in the same folder, which then takes the place of `target` and has its mode.
+
+    OSError if that fails; the temporary file is gone then, and `target` is as it was.
+    """
     temporary = target.with_name(f".{os.urandom(8).hex()}.part")  # short, however long the name of the target is
     try:
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
@@ -123,8 +132,6 @@ def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
         if mode is not None:
             os.chmod(temporary, mode)
         os.replace(temporary, target)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}.") from None
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()

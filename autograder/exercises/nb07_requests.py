@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 
 from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
 from autograder.exercises.nb01_cache import same
 from autograder.exercises.nb07_requests_answers import MISTAKES
-from autograder.exercises.nb07_shared import Told, flat, judge_told, name_of, whole
+from autograder.exercises.nb07_shared import Told, flat, judge_told, name_of, parsed, whole
 from autograder.kept import known_mistakes
 from course_lib.cache.allocator import BlockAllocator
 from course_lib.cache.prefix import PrefixIndex
@@ -50,15 +49,6 @@ def drive(make, num_blocks: int, block_size: int, prompts: list[int], operations
         blocks = range(1, num_blocks + 1)
         seen += [back, [allocator.refs[b] for b in blocks], allocator.free, [b for b in blocks if b in prefix]]
     return flat(seen, ["what admit gives", "refs", "free", "the blocks found"] * (len(seen) // 4))
-
-
-def parsed(prompts: Sequence[int]) -> list[tuple[int, list[int]]]:
-    found, at = [], 0
-    while at < len(prompts):
-        num_tokens, count = prompts[at : at + 2]
-        found.append((num_tokens, list(prompts[at + 2 : at + 2 + count])))
-        at += 2 + count
-    return found
 
 
 class _Oracle:

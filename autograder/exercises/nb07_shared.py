@@ -74,6 +74,7 @@ def name_of(number: int) -> bytes:
 
 
 def parsed(operations: Sequence[int]) -> list[tuple[int, list[int]]]:
+    """Rows of (number, how many follow, those) as pairs: the number, and the list of those."""
     found, at = [], 0
     while at < len(operations):
         kind, count = operations[at : at + 2]

@@ -7,13 +7,12 @@ import platform
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from course_lib.cli import Parser, UserError
+from course_lib.cli import Parser, UserError, replace_file
 from course_lib.learner.environment import Environment, has_nvidia_gpu, is_satisfied
 from course_lib.learner.notebook_doctor import examine
 from course_lib.learner.notebook_file import read_notebook, released_as
@@ -170,19 +169,11 @@ def save(path: Path, notebook: dict) -> Path:
 
     A link stays a link: the file that it points to is replaced, and copied beside itself.
     """
-    text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+    text = (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode()
     if path.is_symlink():
         path = path.resolve()
     names = (path.with_name(f"{path.name}.bak{n or ''}") for n in range(1000))
     backup = next(name for name in names if not os.path.lexists(name))
     shutil.copy2(path, backup)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        shutil.copymode(path, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    replace_file(path, [text])
     return backup
