@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autograder.answers import perform
-from autograder.compare import judge
+from autograder.answers import InProcess
+from autograder.compare import converse, judge
 from autograder.exercise import Exercise, Group, Verdict
 from autograder.exercises import EXERCISES
+from autograder.ours import used
 from course_lib.learner import progress as _progress
 
 PUBLIC_SEED = 2  # chooses the cases that every learner sees; a graded check passes a hidden seed
@@ -29,16 +30,15 @@ class CheckFailed(AssertionError):
 
 def evaluate(exercise: Exercise, group: Group, fn: Callable, seed: int = PUBLIC_SEED) -> Verdict:
     """The verdict on fn in one group, with the cases that `seed` (any int of at least 0) chooses."""
+    ours = used(fn, (exercise.solution, *exercise.library)).replace(":", ".")
+    if ours:
+        what = f"This is, or calls, the library's own {ours}."
+        return Verdict(False, what=what, which="Write the rule yourself: the docstring says what it must do.")
+    answer = InProcess(fn, exercise.driver, exercise.callbacks)
+    if group.talk:
+        return converse(exercise, group, answer, seed)
     calls = group.cases(seed)
-    outcomes, used = perform(fn, calls, callbacks=exercise.callbacks, library=exercise.library, driver=exercise.driver)
-    if used:
-        name = used.replace(":", ".")
-        return Verdict(
-            False,
-            what=f"This is, or calls, the library's own {name}.",
-            which="Write the rule yourself: the docstring says what it must do.",
-        )
-    return judge(exercise, group, calls, outcomes)
+    return judge(exercise, group, calls, answer.run(calls, apart=group.apart))
 
 
 def progress() -> None:

@@ -4,51 +4,115 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from autograder.answers import perform
-from autograder.exercise import Call, Exercise, Group, Other, Outcome, Raised, Returned, Verdict, WrongAnswer
+from autograder.answers import InProcess
+from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Returned, Verdict, WrongAnswer
+from autograder.plain import ARRAY, Other, array_of, equal, fits, is_plain, short
 
+MOST_NAMED = 3  # known mistakes that do the same; if more do, what they did tells little
+UNREADABLE = Raised("Unreadable", "what came back could not be read")
 CLOSE = 5e-4  # of the largest expected value; our float answers are within 1e-4, every known mistake is beyond 1e-3
 
 
 def judge(exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Sequence[Outcome]) -> Verdict:
-    """The group's own verdict; a failed one gets the name and words of the known mistake that does the same."""
-    if exercise.mode != "test" or all(isinstance(o, Raised) for o in outcomes):
-        if any(isinstance(o, Raised) and o.type == "NotImplementedError" for o in outcomes):
-            what = f"Exercise {exercise.number}, {exercise.name}, is not written yet."
-            return Verdict(False, what=what, which="Replace the raise line with your answer.")
-    verdict = group.judge(list(calls), list(outcomes))
-    if verdict.passed:
-        return verdict
-    wrong = replay(exercise, calls, outcomes)
-    if wrong is None:
-        return replace(verdict, where=verdict.where or exercise.reread)
-    return replace(verdict, which=wrong.message, where=wrong.reread or exercise.reread, mistake=wrong.name)
+    """The group's own verdict; a failed one gets the names and words of the known mistakes that do the same.
+
+    Nothing about the outcomes is believed: what is not as a judge expects it is an answer that could not be read.
+    """
+    read = [_read(outcome, group.form) for outcome in outcomes]
+    if len(read) != len(calls) or None in read:
+        return Verdict(False, what="What came back from your answer could not be read.", where=exercise.reread)
+    return unwritten(exercise, read) or named(exercise, group, calls, read, group.judge(list(calls), read))
 
 
-def replay(exercise: Exercise, calls: Sequence[Call], outcomes: Sequence[Outcome]) -> WrongAnswer | None:
-    """The known mistake that does the same as `outcomes` in every call, or None."""
-    arrays = [o.value for o in outcomes if isinstance(o, Returned) and isinstance(o.value, np.ndarray)]
-    numbers = sum(array.size for array in arrays)
+def converse(exercise: Exercise, group: Group, answer: InProcess, seed: int) -> Verdict:
+    """The verdict of a conversation: the group puts its calls one by one. Mistakes are named as in `judge`."""
+    calls, outcomes = [], []
+
+    def ask(call: Call) -> Outcome:
+        outcome = _read(answer.run([call])[0], group.form) or UNREADABLE
+        calls.append(call)
+        outcomes.append(outcome)
+        return outcome
+
+    verdict = group.talk(seed, ask)
+    return unwritten(exercise, outcomes) or named(exercise, group, calls, outcomes, verdict)
+
+
+def unwritten(exercise: Exercise, outcomes: Sequence[Outcome]) -> Verdict | None:
+    """The verdict on an exercise that is not written yet; None if it is."""
+    if any(isinstance(outcome, Raised) and _is_stub(outcome) for outcome in outcomes):
+        what = f"Exercise {exercise.number}, {exercise.name}, is not written yet."
+        return Verdict(False, what=what, which="Replace the raise line with your answer.")
+    return None
+
+
+def named(
+    exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Sequence[Outcome], verdict: Verdict
+) -> Verdict:
+    """The verdict, with the words of the known mistakes that do the same as `outcomes` in place of the general ones."""
+    wrong = [] if verdict.passed else replay(exercise, group, calls, outcomes)
+    if not wrong or len(wrong) > MOST_NAMED:
+        return replace(verdict, where=verdict.where or ("" if verdict.passed else exercise.reread))
+    which = wrong[0].message
+    if len(wrong) > 1:
+        which = "Several mistakes do this. " + " Or: ".join(w.message for w in wrong)
+    if exercise.kind_only:
+        which = f"A test that asks the same, and accepts and refuses the same, is known. Of it we say: {which}"
+    where = next((w.reread for w in wrong if w.reread), exercise.reread)
+    return replace(verdict, which=which, where=where, mistakes=tuple(w.name for w in wrong))
+
+
+def replay(exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Sequence[Outcome]) -> list[WrongAnswer]:
+    """The known mistakes that do the same as `outcomes` in every call."""
+    numbers = sum(o.value.size for o in outcomes if isinstance(o, Returned) and isinstance(o.value, np.ndarray))
+    found = []
     for wrong in exercise.wrong_answers:
-        fn, unequal = exercise.compile(wrong.source), 0
+        answer, unequal = InProcess(exercise.compile(wrong.source), exercise.driver, exercise.callbacks), 0
         for call, outcome in zip(calls, outcomes, strict=True):
-            (theirs,), _ = perform(fn, [call], callbacks=exercise.callbacks, driver=exercise.driver)
-            if not exercise.same(outcome, theirs):
+            theirs = _read(answer.run([call], apart=group.apart)[0], group.form)
+            if theirs is None or not exercise.same(outcome, theirs):
                 break  # not this mistake; most differ at the first call
             if wrong.alike and isinstance(outcome, Returned) and isinstance(outcome.value, np.ndarray):
                 unequal += int((outcome.value != theirs.value).sum())
                 if unequal > (1 - wrong.alike) * numbers:
                     break  # not this mistake, whatever the remaining calls return
         else:  # no call ruled it out
-            return wrong
-    return None
+            found.append(wrong)
+    closest = max((wrong.alike for wrong in found), default=0)
+    return [wrong for wrong in found if wrong.alike == closest]
+
+
+def _is_stub(outcome: Raised) -> bool:
+    """Whether it is the stub's own error, or one written like it, and not a library's NotImplementedError."""
+    own = outcome.message == "" or outcome.message.startswith("Exercise ") or "raise Not" in outcome.line
+    return outcome.type == "NotImplementedError" and own
+
+
+def _read(outcome: Outcome, form: Any) -> Outcome | None:
+    """The outcome, its value an array where one is wanted and can be had; None if it is not as it must be."""
+    texts = [outcome.printed] if isinstance(outcome, (Returned, Raised)) else [None]
+    texts += [outcome.type, outcome.message, outcome.line] if isinstance(outcome, Raised) else []
+    if not all(isinstance(text, str) for text in texts):
+        return None
+    asked = outcome.asked
+    if not isinstance(asked, tuple) or not all(isinstance(a, tuple) and a and is_plain(a) for a in asked):
+        return None
+    if isinstance(outcome, Raised):
+        return outcome
+    if form is ARRAY:
+        value = array_of(outcome.value) if is_plain(outcome.value) else None
+        if value is not None:
+            return replace(outcome, value=value)
+        return outcome if is_plain(outcome.value) else None
+    return outcome if is_plain(outcome.value) and fits(outcome.value, form) else None
 
 
 def same_integers(a: Outcome, b: Outcome) -> bool:
-    """Both returned equal arrays of one shape, or both raised the same type of error."""
+    """Both returned equal plain data (arrays of one shape and kind, with equal numbers), or raised the same error."""
     return _same(
         a,
         b,
@@ -63,17 +127,22 @@ def same_integers(a: Outcome, b: Outcome) -> bool:
 
 
 def same_floats(a: Outcome, b: Outcome) -> bool:
-    """Both returned arrays of one shape that are close (NaN beside NaN), or both raised the same type of error."""
+    """Both returned arrays of one shape that are close (NaN beside NaN), or both raised the same error."""
     return _same(a, b, lambda x, y: x.dtype.kind in "biuf" and y.dtype.kind in "biuf" and first_far_index(x, y) is None)
 
 
-def _same(a: Outcome, b: Outcome, equal: Callable[[np.ndarray, np.ndarray], bool]) -> bool:
+def _same(a: Outcome, b: Outcome, alike: Callable[[np.ndarray, np.ndarray], bool]) -> bool:
     if isinstance(a, Raised) or isinstance(b, Raised):
-        return isinstance(a, Raised) and isinstance(b, Raised) and a.type == b.type
-    x, y = a.value, b.value
-    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
-        return type(x) is type(y) and x == y
-    return x.shape == y.shape and equal(x, y)
+        return isinstance(a, Raised) and isinstance(b, Raised) and (a.type, a.message) == (b.type, b.message)
+    return _same_values(a.value, b.value, alike)
+
+
+def _same_values(x: Any, y: Any, alike: Callable[[np.ndarray, np.ndarray], bool]) -> bool:
+    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+        return x.shape == y.shape and alike(x, y)
+    if isinstance(x, tuple) and isinstance(y, tuple):
+        return len(x) == len(y) and all(_same_values(a, b, alike) for a, b in zip(x, y))
+    return equal(x, y)
 
 
 def first_far_index(got: np.ndarray, wanted: np.ndarray, within: float = CLOSE) -> tuple[int, ...] | None:
@@ -91,14 +160,22 @@ def first_index(differs: np.ndarray) -> tuple[int, ...]:
 
 
 def first_trouble(
-    calls: Sequence[Call], outcomes: Sequence[Outcome], wrong_with: Callable[[Call, np.ndarray], str | None]
+    calls: Sequence[Call],
+    outcomes: Sequence[Outcome],
+    wrong_with: Callable[[Call, Any], str | None],
+    form: Any = ARRAY,
 ) -> Verdict | None:
-    """The verdict on the first call that raised, returned no array, or returned a wrong one; None if there is none.
+    """The verdict on the first call that raised, or returned no array or a wrong one; None if there is none.
 
-    wrong_with(call, array)   what is wrong with the array, in a sentence, or None
+    wrong_with(call, value)   what is wrong with the value, in a sentence, or None
+    form                      that of the group
     """
     for call, outcome in zip(calls, outcomes, strict=True):
-        what = why_not_an_array(call, outcome) or wrong_with(call, outcome.value)
+        if form is ARRAY:
+            what = why_not_an_array(call, outcome)
+        else:
+            what = error_text(call, outcome) if isinstance(outcome, Raised) else None
+        what = what or wrong_with(call, outcome.value)
         if what:
             return Verdict(False, what=what + printed_note(outcome))
     return None
@@ -139,14 +216,24 @@ def why_not_an_array(call: Call, outcome: Outcome) -> str | None:
         return f"{call.label} returned None. Does your function end in a return line?"
     if isinstance(outcome.value, Other):
         other = outcome.value
-        if other.kind in ("list", "tuple"):
-            return f"{call.label} returned a {other.kind} that is no array (rows of several lengths?): {other.text}."
         return f"{call.label} returned something of type {other.kind}, {other.text}, and not an array of numbers."
+    if not isinstance(outcome.value, np.ndarray):
+        if isinstance(outcome.value, tuple):
+            text = short(outcome.value, 80)
+            return f"{call.label} returned a list that is no array of numbers (rows of several lengths?): {text}."
+        return f"{call.label} returned {outcome.value!r:.80}, and not an array of numbers."
     return None
 
 
 def error_text(call: Call, outcome: Raised) -> str:
-    """The learner's own error, with its place."""
+    """The learner's own error, with its place; an argument that was changed, in words."""
+    if outcome.type == "ArgumentChanged":
+        return (
+            f"{call.label} changed its argument {outcome.message}. The caller still needs it as it was: "
+            "work on a copy, or make a new object."
+        )
+    if outcome.type == "ResultChanged":
+        return f"{call.label}: {outcome.message}. Return a new list or array each time, or a copy."
     text = f": {outcome.message}" if outcome.message else ""
     place = f" ({outcome.line})" if outcome.line else ""
     return f"{call.label} raised {outcome.type}{text}{place}."

@@ -1,8 +1,14 @@
 """What a check is made of: data. A judge needs the calls and what came back, never the learner's function.
 
-calls = group.cases(seed)                       arguments of plain ints, floats, lists, arrays, or a Callback
+calls = group.cases(seed)                       arguments are plain data (plain.py), lists, or a Callback
 outcomes = [Returned(...) or Raised(...), ...]  what the answer did with each, in this process or another
 verdict = group.judge(calls, outcomes)
+
+Groups are of three kinds:
+  one way         cases, then judge
+  apart           the same, but each call meets an answer that remembers no other call (a whole pass and its chunks)
+  conversations   the answer calls functions of the judge's (a Callback in the arguments), or `talk` puts calls to the
+                  answer as it goes, each in the light of the outcomes before it (a policy in a simulation)
 """
 
 from __future__ import annotations
@@ -11,12 +17,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+from autograder.plain import ARRAY
 
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """Stands in the arguments for a function that the caller makes: plain data, so that it can be sent to a process.
+    """Stands in the arguments for a function of the judge's, which the answer calls.
 
     name    which function; the exercise's `callbacks[name]` makes it from this marker
     data    what that maker needs to know; hashable
@@ -39,18 +45,10 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
-    """A returned value that is neither None nor an array: what it was, in words."""
-
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Returned:
-    """The answer came back. `value` is an array (lists, numbers and tensors become one), None, or an Other."""
+    """The answer came back. `value` is plain data, or an Other."""
 
-    value: np.ndarray | None | Other
+    value: Any
     printed: str = ""
     asked: tuple[tuple, ...] = ()  # what it asked of each callback: (name, *arguments as plain data)
 
@@ -73,7 +71,7 @@ Outcome = Returned | Raised
 class Verdict:
     """What a judge says. Passed: `count` tells over what ("12 cases"). Not passed: what, which, where, in sentences.
 
-    `mistake` is the name of the known mistake that does exactly the same, or empty.
+    `mistakes` are the names of the known mistakes that do exactly the same.
     """
 
     passed: bool
@@ -81,7 +79,12 @@ class Verdict:
     what: str = ""
     which: str = ""
     where: str = ""
-    mistake: str = ""
+    mistakes: tuple[str, ...] = ()
+
+    @property
+    def mistake(self) -> str:
+        """The name of the one known mistake that does the same; empty if there is none, or several."""
+        return self.mistakes[0] if len(self.mistakes) == 1 else ""
 
     @property
     def message(self) -> str:
@@ -93,12 +96,19 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Cases that earn their points together: no constant answer and no stub passes any group."""
+    """Cases that earn their points together: no constant answer and no stub passes any group.
+
+    form    what a driver's result must look like (plain.fits); ARRAY: anything that can be read as an array of numbers
+    apart   each call meets an answer that remembers none of the others
+    talk    in place of cases and judge: talk(seed, ask) puts calls to the answer with ask(call) -> outcome
+    """
 
     name: str
-    points: int
-    cases: Callable[[int], list[Call]]
-    judge: Callable[[list[Call], list[Outcome]], Verdict]
+    cases: Callable[[int], list[Call]] | None = None
+    judge: Callable[[list[Call], list[Outcome]], Verdict] | None = None
+    form: Any = ARRAY
+    apart: bool = False
+    talk: Callable[[int, Callable[[Call], Outcome]], Verdict] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,30 +129,31 @@ class WrongAnswer:
 class Exercise:
     """One function, or class, that the learner writes.
 
-    notebook        stem of the notebook, "02_mask"
-    mode            "equal" (integers, booleans), "kernel" (own one pass against own chunks, and a float64 oracle),
-                    "test" (the learner writes a test; it must accept and refuse the right variants)
-    same            whether two answers did the same with a call; by it a known mistake is recognised
+    solution        "module:name" of ours; no answer is, or calls, it or one of `library`
+    same            whether two outcomes of a call are the same; by it a known mistake is recognised
+    kind_only       `same` looks at the kind of a test only: what is said of a known mistake may not hold in full
     reread          where the lesson explains it
     imports         what the answer may use without importing it
-    library         functions and classes of the library that are not accepted as an answer, as "module:name"
+    library         further functions and classes that are not accepted as an answer, as "module:name"
     callbacks       makers of the functions that a Callback stands for
-    driver          driver(answer, *args) -> plain value: what a call does with an answer that is a class, or that takes
-                    or returns objects. It runs beside the answer, so it judges nothing and knows no secret.
+    driver          driver(answer, *args) -> plain data: what a call does with an answer that is a class, or that takes
+                    or returns objects
+    number          "2.1", and notebook, "02_mask": from the index that is built from solutions/
     """
 
     name: str
-    number: str
-    notebook: str
-    mode: str
+    solution: str
     groups: tuple[Group, ...]
     same: Callable[[Outcome, Outcome], bool]
     wrong_answers: tuple[WrongAnswer, ...]
     reread: str
+    kind_only: bool = False
     imports: str = "import numpy as np"
     library: tuple[str, ...] = ()
     callbacks: Mapping[str, Callable[[Callback], Callable]] = field(default_factory=dict)
     driver: Callable | None = None
+    number: str = ""
+    notebook: str = ""
 
     def group(self, name: str) -> Group:
         """The group of that name; ValueError lists the names there are."""

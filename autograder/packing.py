@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.answers import plain
+from autograder.plain import array_of, plain
 
 
 def pack(values: Sequence[Any], names: Sequence[str]) -> np.ndarray:
@@ -17,7 +17,7 @@ def pack(values: Sequence[Any], names: Sequence[str]) -> np.ndarray:
     """
     head, data = [len(values)], []
     for value, name in zip(values, names, strict=True):
-        array = plain(value)
+        array = array_of(plain(value))
         if not isinstance(array, np.ndarray) or array.dtype.kind == "c":
             what = "None" if value is None else f"of type {type(value).__name__}"
             raise TypeError(f"{name} is {what}, and not an array of numbers of one shape")

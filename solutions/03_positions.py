@@ -29,7 +29,7 @@
 import numpy as np
 
 from autograder import check
-from autograder.answers import perform
+from autograder.answers import InProcess
 from autograder.exercise import Returned
 from autograder.exercises import EXERCISES
 from course_lib.diagnosis.kv_diff import first_divergence
@@ -508,7 +508,7 @@ right = ("plain", "busy")
 order = sorted(range(len(columns)), key=lambda i: columns[i] not in right)
 accepted = {}
 for answer in exercise.wrong_answers:
-    outcomes, _ = perform(exercise.compile(answer.source), calls, callbacks=exercise.callbacks)
+    outcomes = InProcess(exercise.compile(answer.source), callbacks=exercise.callbacks).run(calls)
     accepted[answer.name] = [isinstance(outcomes[i], Returned) for i in order]
 columns = [columns[i] for i in order]
 

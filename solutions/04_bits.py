@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from autograder import check
-from autograder.answers import perform
+from autograder.answers import InProcess
 from autograder.exercises import EXERCISES
 from autograder.exercises.fickle import fickle_products, on_fickle_tensors, on_tensors
 
@@ -707,7 +707,7 @@ for exercise in ("tiled_linear", "block_attention"):
     logic = EXERCISES[exercise].group("logic")
     for answer in EXERCISES[exercise].wrong_answers:
         fn, calls = wrong(exercise, answer.name), logic.cases(7)
-        outcomes, _ = perform(fn, calls, driver=EXERCISES[exercise].driver)
+        outcomes = InProcess(fn, EXERCISES[exercise].driver).run(calls)
         if not logic.judge(calls, outcomes).passed:
             print(f"  {answer.name:30} WRONG")
             continue

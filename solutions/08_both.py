@@ -39,7 +39,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from autograder import check
-from autograder.answers import perform
+from autograder.answers import InProcess
 from autograder.exercise import Returned
 from autograder.exercises import EXERCISES
 from course_lib.commands import walkthrough
@@ -720,7 +720,8 @@ right_engines = ("plain", "busy", "tree")
 columns = [*right_engines, *(name for name in calls if name not in right_engines)]
 accepted = {}
 for answer in exercise.wrong_answers:
-    outcomes, _ = perform(exercise.compile(answer.source), [calls[name] for name in columns], callbacks=exercise.callbacks)
+    test = InProcess(exercise.compile(answer.source), callbacks=exercise.callbacks)
+    outcomes = test.run([calls[name] for name in columns])
     accepted[answer.name] = [isinstance(outcome, Returned) for outcome in outcomes]
 
 fig, ax = plt.subplots(figsize=(11, 5), layout="constrained")

@@ -46,17 +46,25 @@ TABLE = {
     "serve weights widgets",
     # what a learner's check needs, and nothing that needs nbgrader or jupytext
     "autograder": "",
-    "autograder.exercise": "",
-    "autograder.answers": "autograder.exercise course_lib.arithmetic.arrays",
-    "autograder.compare": "autograder.exercise autograder.answers",
-    "autograder.packing": "autograder.answers",
+    "autograder.plain": "course_lib.arithmetic.arrays",
+    "autograder.exercise": "autograder.plain",
+    # what runs beside an answer: a process for answers holds no judge and no known mistake
+    "autograder.drivers": "course_lib.cache course_lib.cost course_lib.lessons course_lib.model course_lib.positions "
+    "course_lib.prefill course_lib.schedule course_lib.weights",
+    "autograder.ours": "autograder.drivers",
+    "autograder.apart": "autograder.ours",
+    "autograder.answers": "autograder.exercise autograder.plain autograder.apart autograder.drivers",
+    "autograder.compare": "autograder.exercise autograder.plain autograder.answers",
+    "autograder.packing": "autograder.plain",
     "autograder.kept": "autograder.exercise",
-    "autograder.exercises": "autograder.exercise autograder.answers autograder.compare autograder.packing "
-    "autograder.kept "
+    "autograder.kit": "autograder.exercise autograder.plain autograder.answers autograder.compare autograder.drivers "
+    "autograder.kept",
+    "autograder.exercises": "autograder.exercise autograder.plain autograder.answers autograder.compare "
+    "autograder.packing autograder.kept autograder.kit autograder.drivers "
     "course_lib.cache course_lib.cost course_lib.diagnosis course_lib.engine course_lib.lessons course_lib.model "
     "course_lib.model_config course_lib.positions course_lib.prefill course_lib.schedule course_lib.weights",
     "autograder.check": "autograder.exercise autograder.answers autograder.compare autograder.exercises "
-    "course_lib.learner.progress",
+    "autograder.ours course_lib.learner.progress",
     # from solutions/ to notebooks and courses: knows no check
     "autograder.source": "course_lib.cli",
     "autograder.include": "autograder.source",

@@ -9,14 +9,15 @@ from right_answers import right_answers
 from small_course import SETUP, make_root
 
 from autograder import check
-from autograder.answers import perform
+from autograder.answers import InProcess
 from autograder.build import ROOT
 from autograder.check import evaluate
 from autograder.compare import judge
-from autograder.exercise import Other, Raised, Returned
+from autograder.exercise import Raised, Returned
 from autograder.exercises import EXERCISES
 from autograder.exercises.nb01_prefill import _Noting
 from autograder.packing import pack, unpack
+from autograder.plain import Other
 from course_lib.cli import UserError
 from course_lib.lessons import nb01_divisible as lesson
 from course_lib.lessons.nb01_divisible import KVCache, run_chunk
@@ -116,9 +117,9 @@ def test_a_driver_runs_with_copies_and_what_it_raises_is_an_outcome():
         def __init__(self, *sizes):
             raise OSError("disk full")
 
-    outcomes, used = perform(KVCache, calls, driver=CACHE.driver)
-    assert used == "" and all(isinstance(o, Raised) and o.message == "disk full" for o in outcomes)
-    perform(CACHE.compile(right_answers(CACHE)[0]), calls, driver=CACHE.driver)
+    outcomes = InProcess(KVCache, CACHE.driver).run(calls)
+    assert all(isinstance(o, Raised) and o.message == "disk full" for o in outcomes)
+    InProcess(CACHE.compile(right_answers(CACHE)[0]), CACHE.driver).run(calls)
     assert all(np.array_equal(x, y) for x, y in zip(calls[0].args[-2:], before, strict=True))
 
 
@@ -251,7 +252,7 @@ def test_a_verdict_of_a_driven_exercise_needs_the_outcomes_alone():
         group = exercise.groups[0]
         wrong = exercise.wrong_answers[0]
         calls = group.cases(11)
-        outcomes, _ = perform(exercise.compile(wrong.source), calls, driver=exercise.driver)
+        outcomes = InProcess(exercise.compile(wrong.source), exercise.driver).run(calls)
         assert judge(exercise, group, group.cases(11), outcomes).mistake == wrong.name
 
 

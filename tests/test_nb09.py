@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autograder.answers import perform
+from autograder.answers import InProcess
 from autograder.build import ROOT
 from autograder.check import evaluate
 from autograder.exercise import Raised
@@ -149,7 +149,7 @@ def test_a_policy_that_never_comes_to_an_end_is_stopped():
         first = next(r for r in requests if r.num_uncomputed)
         return (Chunk(first.id, first.num_computed, first.num_computed + 1),)
 
-    (outcome,), _ = perform(my_policy, fair_cases(1)[-1:], driver=POLICY.driver)
+    (outcome,) = InProcess(my_policy, POLICY.driver).run(fair_cases(1)[-1:])
     assert isinstance(outcome, Raised) and f"{MOST_STEPS} steps, and" in outcome.message
 
 

@@ -117,13 +117,10 @@ MISTAKES = """
 
 EXERCISE = Exercise(
     name="worst_gap",
-    number="0.3",
-    notebook="00_freeze",
-    mode="equal",
-    groups=(Group("values", 3, value_cases, judge_values),),
+    groups=(Group("values", value_cases, judge_values),),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 00, section 3.",
     imports=IMPORTS,
-    library=(SOLUTION,),
+    solution=SOLUTION,
 )

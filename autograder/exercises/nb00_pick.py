@@ -112,13 +112,10 @@ MISTAKES = """
 
 EXERCISE = Exercise(
     name="whole_prompt_pick",
-    number="0.4",
-    notebook="00_freeze",
-    mode="equal",
-    groups=(Group("values", 3, value_cases, judge_values),),
+    groups=(Group("values", value_cases, judge_values),),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 00, section 5.",
     imports="import numpy as np\nfrom collections.abc import Sequence",
-    library=(SOLUTION,),
+    solution=SOLUTION,
 )

@@ -93,14 +93,11 @@ MISTAKES = """
 
 EXERCISE = Exercise(
     name="step_us",
-    number="0.1",
-    notebook="00_freeze",
-    mode="equal",
-    groups=(Group("values", 2, value_cases, judge_values),),
+    groups=(Group("values", value_cases, judge_values),),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 00, section 2.",
     imports=IMPORTS,
-    library=(SOLUTION,),
+    solution=SOLUTION,
     driver=with_cost,
 )

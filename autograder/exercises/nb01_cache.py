@@ -229,13 +229,10 @@ MISTAKES = """
 
 EXERCISE = Exercise(
     name="KVCache",
-    number="1.1",
-    notebook="01_divisible",
-    mode="equal",
-    groups=(Group("views", 3, views_cases, judge_views), Group("reuse", 1, reuse_cases, judge_views)),
+    groups=(Group("views", views_cases, judge_views), Group("reuse", reuse_cases, judge_views)),
     same=same,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 01, section 2.",
-    library=(SOLUTION,),
+    solution=SOLUTION,
     driver=drive,
 )

@@ -234,17 +234,18 @@ MISTAKES = """
 
 EXERCISE = Exercise(
     name="prefill",
-    number="1.2",
-    notebook="01_divisible",
-    mode="equal",
     groups=(
-        Group("kv", 4, kv_cases, _judge(_kv_trouble, "{} cuts leave one pass's K and V, in every bit")),
-        Group("logits", 2, logits_cases, _judge(_logits_trouble, "{} cuts give one pass's logits, in every bit")),
+        Group("kv", kv_cases, _judge(_kv_trouble, "{} cuts leave one pass's K and V, in every bit")),
+        Group("logits", logits_cases, _judge(_logits_trouble, "{} cuts give one pass's logits, in every bit")),
     ),
     same=same,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 01, section 3.",
     imports="import numpy as np\nfrom course_lib.lessons.nb01_divisible import KVCache, run_chunk",
-    library=(SOLUTION, "course_lib.prefill:prefill", "course_lib.prefill:one_pass"),
+    solution=SOLUTION,
+    library=(
+        "course_lib.prefill:prefill",
+        "course_lib.prefill:one_pass",
+    ),
     driver=drive,
 )

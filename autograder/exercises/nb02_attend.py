@@ -215,13 +215,10 @@ MISTAKES = f"""
 
 EXERCISE = Exercise(
     name="attend",
-    number="2.3",
-    notebook="02_mask",
-    mode="kernel",
-    groups=(Group("logic", 3, logic_cases, judge_logic), Group("bits", 2, bits_cases, judge_bits)),
+    groups=(Group("logic", logic_cases, judge_logic), Group("bits", bits_cases, judge_bits)),
     same=same_floats,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 02, section 4.",
     imports="import numpy as np\nfrom course_lib.arithmetic import exact",
-    library=(SOLUTION,),
+    solution=SOLUTION,
 )

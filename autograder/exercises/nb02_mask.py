@@ -145,12 +145,10 @@ MISTAKES = """
 
 EXERCISE = Exercise(
     name="chunk_attention_mask",
-    number="2.1",
-    notebook="02_mask",
-    mode="equal",
-    groups=(Group("values", 3, value_cases, judge_values), Group("kv", 2, kv_cases, judge_kv)),
+    groups=(Group("values", value_cases, judge_values), Group("kv", kv_cases, judge_kv)),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 02, section 2.",
-    library=(SOLUTION, "course_lib.attention.mask:ragged_mask"),
+    solution=SOLUTION,
+    library=("course_lib.attention.mask:ragged_mask",),
 )

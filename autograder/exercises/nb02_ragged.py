@@ -123,12 +123,9 @@ MISTAKES = """
 
 EXERCISE = Exercise(
     name="ragged_mask",
-    number="2.2",
-    notebook="02_mask",
-    mode="equal",
-    groups=(Group("values", 3, value_cases, judge_values),),
+    groups=(Group("values", value_cases, judge_values),),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 02, section 3.",
-    library=(SOLUTION,),
+    solution=SOLUTION,
 )

@@ -323,13 +323,10 @@ _KNOWN = {
 
 EXERCISE = Exercise(
     name="check_positions",
-    number="3.3",
-    notebook="03_positions",
-    mode="test",
-    groups=(Group("kills", 6, cases, judge),),
+    groups=(Group("kills", cases, judge),),
     same=same,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 03, section 4.",
     callbacks={"prefill_fn": make_prefill, "reference": make_reference},
-    library=(SOLUTION,),
+    solution=SOLUTION,
 )

@@ -129,12 +129,9 @@ MISTAKES = """
 
 EXERCISE = Exercise(
     name="positions",
-    number="3.1",
-    notebook="03_positions",
-    mode="equal",
-    groups=(Group("values", 2, value_cases, judge_values), Group("kv", 2, kv_cases, judge_kv)),
+    groups=(Group("values", value_cases, judge_values), Group("kv", kv_cases, judge_kv)),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 03, section 2.",
-    library=(SOLUTION,),
+    solution=SOLUTION,
 )

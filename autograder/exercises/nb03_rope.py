@@ -152,13 +152,11 @@ MISTAKES = """
 
 EXERCISE = Exercise(
     name="rope",
-    number="3.2",
-    notebook="03_positions",
-    mode="kernel",
-    groups=(Group("logic", 3, logic_cases, judge_logic), Group("bits", 1, bits_cases, judge_bits)),
+    groups=(Group("logic", logic_cases, judge_logic), Group("bits", bits_cases, judge_bits)),
     same=same_floats,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 03, section 3.",
     imports="import numpy as np\nfrom course_lib.positions import rope_cos_sin",
-    library=(SOLUTION, "course_lib.positions:rotate"),
+    solution=SOLUTION,
+    library=("course_lib.positions:rotate",),
 )

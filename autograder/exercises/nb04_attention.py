@@ -74,17 +74,15 @@ _logic = logic(oracle, AXES)
 
 EXERCISE = Exercise(
     name="block_attention",
-    number="4.3",
-    notebook="04_bits",
-    mode="kernel",
     groups=(
-        Group("logic", 3, logic_cases, judge_logic(_logic)),
-        Group("bits", 3, bits_cases, judge_bits(_logic, "the query at position", ROUNDING)),
+        Group("logic", logic_cases, judge_logic(_logic)),
+        Group("bits", bits_cases, judge_bits(_logic, "the query at position", ROUNDING)),
     ),
     same=same,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 04, section 4.",
     imports="import math\n\nimport numpy as np\nimport torch",
-    library=(SOLUTION, "course_lib.attention.tiled:attend_tiled"),
+    solution=SOLUTION,
+    library=("course_lib.attention.tiled:attend_tiled",),
     driver=on_fickle_tensors,
 )

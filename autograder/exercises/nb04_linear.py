@@ -167,19 +167,16 @@ MISTAKES = f"""
 
 EXERCISE = Exercise(
     name="tiled_linear",
-    number="4.2",
-    notebook="04_bits",
-    mode="kernel",
     groups=(
-        Group("logic", 2, logic_cases, judge_logic(_logic)),
-        Group("bits", 3, bits_cases, judge_bits(_logic, "position", ROUNDING)),
+        Group("logic", logic_cases, judge_logic(_logic)),
+        Group("bits", bits_cases, judge_bits(_logic, "position", ROUNDING)),
     ),
     same=same,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 04, section 3.",
     imports="import numpy as np\nimport torch",
+    solution=SOLUTION,
     library=(
-        SOLUTION,
         "course_lib.arithmetic.tile:matmul",
         "course_lib.arithmetic.tile:by_tiles",
     ),

@@ -198,14 +198,11 @@ MISTAKES = """
 
 EXERCISE = Exercise(
     name="bit_report",
-    number="4.1",
-    notebook="04_bits",
-    mode="equal",
-    groups=(Group("values", 3, cases, judge),),
+    groups=(Group("values", cases, judge),),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 04, section 2.",
     imports="import numpy as np\nimport torch",
-    library=(SOLUTION,),
+    solution=SOLUTION,
     driver=on_tensors,
 )

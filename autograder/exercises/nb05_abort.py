@@ -138,14 +138,11 @@ MISTAKES = r"""
 
 EXERCISE = Exercise(
     name="abort",
-    number="5.3",
-    notebook="05_budget",
-    mode="equal",
-    groups=(Group("states", 2, cases, judge_with(_trouble, "{} steps")),),
+    groups=(Group("states", cases, judge_with(_trouble, "{} steps")),),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 05, section 4.",
     imports=IMPORTS,
-    library=(SOLUTION,),
+    solution=SOLUTION,
     driver=drive,
 )

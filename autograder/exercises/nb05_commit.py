@@ -161,14 +161,11 @@ MISTAKES = r"""
 
 EXERCISE = Exercise(
     name="commit",
-    number="5.2",
-    notebook="05_budget",
-    mode="equal",
-    groups=(Group("states", 4, cases, judge_with(_trouble, "{} steps")),),
+    groups=(Group("states", cases, judge_with(_trouble, "{} steps")),),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 05, section 4.",
     imports=IMPORTS,
-    library=(SOLUTION,),
+    solution=SOLUTION,
     driver=drive,
 )

@@ -149,15 +149,12 @@ MISTAKES = """
 
 EXERCISE = Exercise(
     name="pack_ragged",
-    number="5.4",
-    notebook="05_budget",
-    mode="equal",
-    groups=(Group("values", 3, cases, judge),),
+    groups=(Group("values", cases, judge),),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 05, section 5.",
     imports="import numpy as np\nfrom collections.abc import Mapping, Sequence\n"
     "from course_lib.schedule.request import Chunk",
-    library=(SOLUTION,),
+    solution=SOLUTION,
     driver=drive,
 )

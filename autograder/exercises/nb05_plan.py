@@ -190,15 +190,13 @@ SOLUTION = "course_lib.schedule.plan:plan_step"
 
 EXERCISE = Exercise(
     name="plan_step",
-    number="5.1",
-    notebook="05_budget",
-    mode="equal",
-    groups=(Group("budget", 4, plan_cases, judge), Group("knobs", 2, knob_cases, judge)),
+    groups=(Group("budget", plan_cases, judge), Group("knobs", knob_cases, judge)),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 05, section 3.",
     imports="import numpy as np\nfrom collections.abc import Sequence\n"
     "from course_lib.schedule.request import Chunk, Request",
-    library=(SOLUTION, "course_lib.schedule.policies:plan_in_order"),
+    solution=SOLUTION,
+    library=("course_lib.schedule.policies:plan_in_order",),
     driver=drive,
 )

@@ -115,13 +115,11 @@ MISTAKES = """
 
 EXERCISE = Exercise(
     name="itl",
-    number="6.1",
-    notebook="06_tradeoff",
-    mode="equal",
-    groups=(Group("values", 3, value_cases, judge_values),),
+    groups=(Group("values", value_cases, judge_values),),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 06, section 2.",
     imports="import numpy as np\nfrom collections.abc import Sequence",
-    library=(SOLUTION, "course_lib.cost.linear:percentile"),
+    solution=SOLUTION,
+    library=("course_lib.cost.linear:percentile",),
 )

@@ -122,16 +122,13 @@ MISTAKES = """
 
 EXERCISE = Exercise(
     name="pick_chunk",
-    number="6.3",
-    notebook="06_tradeoff",
-    mode="equal",
-    groups=(Group("values", 3, value_cases, judge_values),),
+    groups=(Group("values", value_cases, judge_values),),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 06, section 4.",
     imports=IMPORTS,
+    solution=SOLUTION,
     library=(
-        SOLUTION,
         "course_lib.cost.linear:knee_chunk",
         "course_lib.cost.one_prompt:knee",
     ),

@@ -145,14 +145,11 @@ MISTAKES = """
 
 EXERCISE = Exercise(
     name="roofline",
-    number="6.4",
-    notebook="06_tradeoff",
-    mode="kernel",
-    groups=(Group("values", 3, value_cases, judge_values),),
+    groups=(Group("values", value_cases, judge_values),),
     same=same_floats,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 06, section 5.",
     imports="import numpy as np\nfrom course_lib.lessons.nb06_tradeoff import Hardware",
-    library=(SOLUTION,),
+    solution=SOLUTION,
     driver=with_hardware,
 )

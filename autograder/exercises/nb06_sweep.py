@@ -141,16 +141,13 @@ MISTAKES = """
 
 EXERCISE = Exercise(
     name="sweep",
-    number="6.2",
-    notebook="06_tradeoff",
-    mode="equal",
-    groups=(Group("values", 4, value_cases, judge_values),),
+    groups=(Group("values", value_cases, judge_values),),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 06, section 3.",
     imports=IMPORTS,
+    solution=SOLUTION,
     library=(
-        SOLUTION,
         "course_lib.cost.linear:sweep",
         "course_lib.cost.linear:chunked",
         "course_lib.cost.one_prompt:sweep_point",

@@ -2,149 +2,76 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.exercises.nb01_cache import same
-from autograder.exercises.nb07_shared import Told, flat, judge_told, noted, whole
-from autograder.kept import known_mistakes
-
-ALLOCATE, TOUCH, RELEASE, AGAIN = range(4)
-NONE, REFUSED = -1, -2
-
-
-def drive(make, num_blocks: int, operations: list[int]) -> list[int]:
-    """Rows (kind, request, number); after each: what came back, and then the state: refs of all blocks, and free."""
-    allocator, tables, gone, seen, names = make(num_blocks), {}, [], [], []
-    for kind, request, number in zip(operations[::3], operations[1::3], operations[2::3], strict=True):
-        back = []
-        if kind == ALLOCATE:
-            given = allocator.allocate(number)
-            back = [NONE] if given is None else whole(given, f"what allocate({number}) gives")
-            if given is not None:
-                tables[request] = back
-        elif kind == TOUCH:
-            tables[request] = _part(tables.get(number, gone), request)
-            try:
-                allocator.touch(list(tables[request]))
-            except Exception as error:
-                noted(error, len(seen) // 3 + 1, list(allocator.refs), allocator.free)
-                raise
-        else:
-            gone = tables.pop(request, []) if kind == RELEASE else gone
-            try:
-                allocator.release(list(gone))
-            except ValueError:
-                back = [REFUSED]
-        refs = allocator.refs
-        seen += [back, [refs[block] for block in range(1, num_blocks + 1)], list(allocator.free)]
-        names += ["what allocate gives", "what refs holds", "what free holds"]
-    return flat(seen, names)
-
-
-def _part(table: list[int], request: int) -> list[int]:
-    """What a request shares of another's table: two blocks of its beginning, or of its end."""
-    return table[:2] if request % 2 else table[-2:]
-
-
-def trace_cases(seed: int) -> list[Call]:
-    rng = np.random.default_rng(seed)
-    return [_call(rng, num_blocks, releases_again=False) for num_blocks in (6, 8, 11)]
-
-
-def twice_cases(seed: int) -> list[Call]:
-    rng = np.random.default_rng(seed)
-    return [_call(rng, num_blocks, releases_again=True) for num_blocks in (6, 8, 11)]
-
-
-def _call(rng: np.random.Generator, num_blocks: int, releases_again: bool) -> Call:
-    """Random operations that are possible; the oracle runs alongside to know which requests hold blocks."""
-    operations, oracle, next_request = [], _Oracle(num_blocks), 0
-
-    def add(kind, request, number=0):
-        operations.extend((kind, request, number))
-        return oracle.play(kind, request, number)
-
-    add(ALLOCATE, 0, 3), add(TOUCH, 2, 0), add(RELEASE, 0)  # the first of the three is free, the others are not
-    if releases_again:
-        add(AGAIN, 0)
-    add(RELEASE, 2), add(TOUCH, 4, -1), add(ALLOCATE, 5, num_blocks), add(ALLOCATE, 6, num_blocks - 2), add(RELEASE, 6)
-    next_request = 7
-    for _ in range(36):
-        draw, holders = rng.random(), sorted(oracle.tables)
-        if not holders or draw < 0.4:
-            add(ALLOCATE, next_request, int(rng.integers(0, 5)))
-        elif draw < 0.65:
-            add(TOUCH, next_request, int(rng.choice([*holders, -1])))  # -1: the table released last
-        else:
-            add(RELEASE, int(rng.choice(holders)))
-            if releases_again and any(oracle.count()[block] == 0 for block in oracle.gone):
-                add(AGAIN, 0)
-        next_request += 1
-    for request in sorted(oracle.tables):
-        add(RELEASE, request)
-    add(ALLOCATE, next_request, num_blocks), add(RELEASE, next_request)
-    if releases_again:
-        add(AGAIN, 0)
-    return Call((num_blocks, operations), f"Allocator({num_blocks})")
-
-
-class _Oracle:
-    """Tables, and a list of the free blocks. Counts are made from the tables, never kept."""
-
-    def __init__(self, num_blocks: int):
-        self.num_blocks = num_blocks
-        self.tables: dict[int, list[int]] = {}
-        self.free, self.gone = list(range(1, num_blocks + 1)), []
-
-    def count(self) -> Counter:
-        return Counter(block for table in self.tables.values() for block in table)
-
-    def play(self, kind: int, request: int, number: int) -> Told:
-        back: list[int] = []
-        if kind == ALLOCATE:
-            text = f"allocate({number})"
-            if number > len(self.free):
-                return text, [NONE]
-            back = self.tables[request] = self.free[:number]
-            self.free = self.free[number:]
-        elif kind == TOUCH:
-            blocks = _part(self.tables.get(number, self.gone), request)
-            text, self.tables[request] = f"touch({blocks})", blocks
-            self.free = [block for block in self.free if block not in blocks]
-        elif kind == RELEASE:
-            self.gone = self.tables.pop(request, [])
-            text, left = f"release({self.gone})", self.count()
-            self.free = self.free + [block for block in reversed(self.gone) if not left[block]]
-        else:
-            text, back = f"release({self.gone}) a second time", [REFUSED]
-        return text, back
-
-
-def _told(call: Call) -> list[Told]:
-    num_blocks, operations = call.args
-    oracle, story = _Oracle(num_blocks), []
-    for kind, request, number in zip(operations[::3], operations[1::3], operations[2::3], strict=True):
-        text, back = oracle.play(kind, request, number)
-        what = f"{text}: `refs` of the blocks 1 to {num_blocks} after it"
-        count = oracle.count()
-        story += [(text, back), (what, [count[block] for block in range(1, num_blocks + 1)])]
-        story.append((f"{text}: `free` after it", list(oracle.free)))
-    return story
-
-
-def judge_calls(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    verdict = judge_told(calls, outcomes, _told)
-    if verdict.passed:
-        return Verdict(True, count=f"{sum(len(call.args[1]) // 3 for call in calls)} calls")
-    what = verdict.what.replace("gives [-2], wanted []", "raises ValueError")
-    what = what.replace("a second time gives [], wanted [-2]", "a second time is accepted, wanted ValueError")
-    return Verdict(False, what=what)
-
+from autograder.drivers.play import play
+from autograder.kit import exercise, found, played, same_story
 
 SOLUTION = "course_lib.lessons.nb07_prefix_cache:Allocator"
+
+
+def script(rng: np.random.Generator, num_blocks: int, again: bool) -> list[tuple]:
+    """Random operations of requests that hold blocks, on two allocators in turn; the solution says which there are.
+
+    again   some tables are released a second time, which must be refused
+    """
+    lines: list[tuple] = []
+    pools = {name: found(SOLUTION)(num_blocks) for name in ("a", "b")}
+    tables: dict[str, list[list[int]]] = {name: [] for name in pools}
+    gone: dict[str, list[int]] = {name: [] for name in pools}
+
+    def looks(name):
+        return [(name, ".refs", *range(1, num_blocks + 1)), (name, ".free")]
+
+    def do(name, what, argument):
+        lines.extend([(name, what, argument), *looks(name)])
+        return getattr(pools[name], what)(argument)
+
+    def allocate(name, number):
+        table = do(name, "allocate", number)
+        tables[name] += [table] if table else []
+
+    def touch(name, table, part):
+        shared = table[part]
+        do(name, "touch", shared)
+        tables[name].append(list(shared))
+
+    def release(name, place):
+        gone[name] = tables[name].pop(place)
+        do(name, "release", list(gone[name]))
+        if again and any(pools[name].refs[block] == 0 for block in gone[name]):
+            lines.extend([(name, "release", list(gone[name])), *looks(name)])
+
+    for name in pools:
+        lines += [(name, "new", num_blocks), *looks(name)]
+    for name in pools:  # the first of three is free, the others are not; what is free is shared again
+        allocate(name, 3)
+        touch(name, tables[name][0], slice(-2, None))
+        release(name, 0), release(name, 0), touch(name, gone[name], slice(0, 2))
+        allocate(name, num_blocks), allocate(name, 0), allocate(name, num_blocks - 2), release(name, -1)
+    for _ in range(36):
+        name, draw = str(rng.choice(list(pools))), rng.random()
+        if not tables[name] or draw < 0.4:
+            allocate(name, int(rng.integers(0, 5)))
+        elif draw < 0.65:
+            some = [*tables[name], gone[name]][int(rng.integers(len(tables[name]) + 1))]
+            touch(name, some, slice(0, 2) if rng.integers(2) else slice(-2, None))
+        else:
+            release(name, int(rng.integers(len(tables[name]))))
+    for name in pools:
+        while tables[name]:
+            release(name, 0)
+        allocate(name, num_blocks)
+    return lines
+
+
+def scripts(seed: int, again: bool) -> Iterator[tuple[str, list[tuple]]]:
+    rng = np.random.default_rng(seed)
+    for num_blocks in (3, 6, 8, 11):
+        yield f"Allocator({num_blocks})", script(rng, num_blocks, again)
+
 
 MISTAKES = r"""
     head_freed_first
@@ -210,15 +137,15 @@ MISTAKES = r"""
     caller that releases twice has a mistake somewhere else.
 """
 
-EXERCISE = Exercise(
-    name="Allocator",
-    number="7.3",
-    notebook="07_prefix_cache",
-    mode="equal",
-    groups=(Group("trace", 3, trace_cases, judge_calls), Group("twice", 1, twice_cases, judge_calls)),
-    same=same,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[
+        played("trace", SOLUTION, lambda seed: scripts(seed, again=False)),
+        played("twice", SOLUTION, lambda seed: scripts(seed, again=True)),
+    ],
+    mistakes=MISTAKES,
     reread="Reread notebook 07, section 4.",
-    library=(SOLUTION, "course_lib.cache.allocator:BlockAllocator"),
-    driver=drive,
+    library=("course_lib.cache.allocator:BlockAllocator",),
+    same=same_story,
+    driver=play,
 )

@@ -115,14 +115,11 @@ MISTAKES = r"""
 
 EXERCISE = Exercise(
     name="block_hash",
-    number="7.1",
-    notebook="07_prefix_cache",
-    mode="equal",
-    groups=(Group("values", 2, value_cases, judge_values),),
+    groups=(Group("values", value_cases, judge_values),),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 07, section 2.",
     imports=IMPORTS,
-    library=(SOLUTION,),
+    solution=SOLUTION,
     driver=drive,
 )

@@ -182,13 +182,10 @@ SOLUTION = "course_lib.lessons.nb07_prefix_cache:RequestCache"
 
 EXERCISE = Exercise(
     name="RequestCache",
-    number="7.4",
-    notebook="07_prefix_cache",
-    mode="equal",
-    groups=(Group("trace", 3, trace_cases, judge_calls), Group("tight", 2, tight_cases, judge_calls)),
+    groups=(Group("trace", trace_cases, judge_calls), Group("tight", tight_cases, judge_calls)),
     same=same,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 07, section 5.",
-    library=(SOLUTION,),
+    solution=SOLUTION,
     driver=drive,
 )

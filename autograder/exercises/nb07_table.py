@@ -150,13 +150,11 @@ MISTAKES = r"""
 
 EXERCISE = Exercise(
     name="PrefixCache",
-    number="7.2",
-    notebook="07_prefix_cache",
-    mode="equal",
-    groups=(Group("calls", 3, call_cases, judge_calls),),
+    groups=(Group("calls", call_cases, judge_calls),),
     same=same,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 07, section 3.",
-    library=(SOLUTION, "course_lib.cache.prefix:PrefixIndex"),
+    solution=SOLUTION,
+    library=("course_lib.cache.prefix:PrefixIndex",),
     driver=drive,
 )

@@ -208,14 +208,12 @@ MISTAKES = r"""
 
 EXERCISE = Exercise(
     name="RadixTree",
-    number="7.5",
-    notebook="07_prefix_cache",
-    mode="equal",
-    groups=(Group("values", 3, value_cases, judge_values), Group("nodes", 1, node_cases, judge_nodes)),
+    groups=(Group("values", value_cases, judge_values), Group("nodes", node_cases, judge_nodes)),
     same=same,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 07, section 6.",
     imports=IMPORTS,
-    library=(SOLUTION, "course_lib.cache.radix:RadixCache"),
+    solution=SOLUTION,
+    library=("course_lib.cache.radix:RadixCache",),
     driver=drive,
 )

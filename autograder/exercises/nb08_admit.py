@@ -104,12 +104,9 @@ MISTAKES = """
 
 EXERCISE = Exercise(
     name="admit",
-    number="8.1",
-    notebook="08_both",
-    mode="equal",
-    groups=(Group("values", 2, value_cases, judge_values),),
+    groups=(Group("values", value_cases, judge_values),),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 08, section 2.",
-    library=(SOLUTION,),
+    solution=SOLUTION,
 )

@@ -137,14 +137,11 @@ MISTAKES = r"""
 
 EXERCISE = Exercise(
     name="two_by_two",
-    number="8.3",
-    notebook="08_both",
-    mode="equal",
-    groups=(Group("values", 3, value_cases, judge_values),),
+    groups=(Group("values", value_cases, judge_values),),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 08, section 4.",
     imports=IMPORTS,
-    library=(SOLUTION,),
+    solution=SOLUTION,
     driver=drive,
 )

@@ -2,82 +2,52 @@
 
 from __future__ import annotations
 
-import operator
+from collections.abc import Iterator
 
-import numpy as np
+from autograder.drivers import nb08
+from autograder.exercise import Call
+from autograder.kit import draws, exercise, values
 
-from autograder.compare import first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.kept import known_mistakes
-from course_lib.schedule.request import Request
-
-IMPORTS = "import numpy as np\nfrom course_lib.schedule.request import Request"
+SOLUTION = "course_lib.lessons.nb08_both:next_chunk"
 
 
-def drive(answer, tokens: int, prompt: int, computed: int, cached: int, left: int, max_chunk: int):
-    """[start, stop] of a request with these numbers, and num_computed and num_cached as the answer leaves them."""
-    request = Request(0, list(range(tokens)), prompt_len=prompt, num_computed=computed, num_cached=cached)
-    given = answer(request, left, max_chunk)
-    try:
-        start, stop = (operator.index(x) for x in given)
-    except TypeError:
-        raise TypeError(f"next_chunk gave {given!r:.60}, wanted a pair of whole numbers (start, stop)") from None
-    return [start, stop, request.num_computed, request.num_cached]
-
-
-def value_cases(seed: int) -> list[Call]:
-    """Behind a hit; later chunks; decodes; after a preemption; a cap, none, a budget that is spent or overdrawn."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    calls = [
-        (7_000, 7_000, 4_992, 4_992, 1_024, 1_024),
-        (7_000, 7_000, 6_016, 4_992, 1_024, 1_024),
-        (7_000, 7_000, 4_992, 4_992, 1_021, 0),
-    ]
+def requests(seed: int) -> Iterator[tuple[int, ...]]:
+    """Behind a hit; later chunks; decodes; preempted; caps down to 1, none; a budget of 1, spent, overdrawn."""
+    draw = draws(seed)
+    yield 7_000, 7_000, 4_992, 4_992, 1_024, 1_024
+    yield 7_000, 7_000, 6_016, 4_992, 1_024, 1_024
+    yield 7_000, 7_000, 4_992, 4_992, 1_021, 0
     for _ in range(2):
         hit, cap = 16 * draw(3, 40), draw(40, 70)
         prompt = hit + 3 * cap + draw(5, 30)
         done = hit + cap + draw(1, 9)
-        calls += [
-            (prompt, prompt, hit, hit, cap + draw(1, 9), cap),
-            (prompt, prompt, done, hit, cap - draw(1, 9), cap),  # the budget is what limits
-            (prompt, prompt, prompt - draw(2, 9), hit, cap, cap),  # the prompt's end is
-            (prompt, prompt, prompt - 1, hit, cap, cap),
-            (prompt, prompt, hit, hit, cap, 0),
-            (prompt, prompt, prompt - draw(2, 9), hit, 10 * cap, 0),
-            (prompt, prompt, 0, 0, cap + 3, cap),
-            (prompt + 7, prompt, prompt + 6, hit, cap, cap),  # a decode
-            (prompt + 7, prompt, prompt - draw(1, 4), prompt - 16, cap, cap),  # preempted in the middle of its answer
-            (prompt, prompt, done, hit, 0, cap),
-            (prompt, prompt, done, hit, -draw(1, 9), cap),
-            (prompt, prompt, done, hit, -draw(1, 9), 0),
-            (prompt, prompt, done, hit, 0, 0),
-        ]
-    return [Call(args, _label(*args)) for args in calls]
+        yield prompt, prompt, hit, hit, cap + draw(1, 9), cap
+        yield prompt, prompt, done, hit, cap - draw(1, 9), cap  # the budget is what limits
+        yield prompt, prompt, prompt - draw(2, 9), hit, cap, cap  # the prompt's end is
+        yield prompt, prompt, prompt - 1, hit, cap, cap
+        yield prompt, prompt, hit, hit, cap, 0
+        yield prompt, prompt, prompt - draw(2, 9), hit, 10 * cap, 0
+        yield prompt, prompt, 0, 0, cap + 3, cap
+        yield prompt + 7, prompt, prompt + 6, hit, cap, cap  # a decode
+        yield prompt + 7, prompt, prompt - draw(1, 4), prompt - 16, cap, cap  # preempted in the middle of its answer
+        for left in (0, 1, -draw(1, 9)):
+            for most in (cap, 0, 1):
+                yield prompt, prompt, done, hit, left, most
+        yield prompt, prompt, done, hit, cap, 1
+        for left in (0, 1, -1):
+            yield prompt + 7, prompt, prompt + 6, hit, left, draw(0, 3)  # a decode at the edge of the budget
 
 
-def _label(tokens: int, prompt: int, computed: int, cached: int, left: int, max_chunk: int) -> str:
+def label(tokens: int, prompt: int, computed: int, cached: int, left: int, max_chunk: int) -> str:
     own = f"num_tokens={tokens}, prompt_len={prompt}, num_computed={computed}, num_cached={cached}"
     return f"next_chunk of a request with {own}, left={left}, max_chunk={max_chunk},"
 
 
-def _trouble(call: Call, got: np.ndarray) -> str | None:
-    tokens, _, computed, cached, left, cap = call.args
-    stop = computed
-    while stop < tokens and stop - computed < left and not (cap and stop - computed == cap):
-        stop += 1
-    if got[2:].tolist() != [computed, cached]:
+def trouble(call: Call, got: tuple, wanted: tuple) -> str | None:
+    if got[2:] != wanted[2:]:
         return f"{call.label} changes the request: num_computed is {got[2]} afterwards, num_cached {got[3]}."
-    if got[:2].tolist() == [computed, stop]:
-        return None
-    return f"{call.label} is ({got[0]}, {got[1]}), it should be ({computed}, {stop})."
+    return None if got == wanted else f"{call.label} is {got[:2]}, it should be {wanted[:2]}."
 
-
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} chunks")
-
-
-SOLUTION = "course_lib.lessons.nb08_both:next_chunk"
 
 MISTAKES = r"""
     chunk_relative
@@ -136,16 +106,13 @@ MISTAKES = r"""
     Your chunk begins at a multiple of max_chunk. A hit may end anywhere, and the chunk begins right behind it.
 """
 
-EXERCISE = Exercise(
-    name="next_chunk",
-    number="8.2",
-    notebook="08_both",
-    mode="equal",
-    groups=(Group("values", 3, value_cases, judge_values),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[
+        values("values", SOLUTION, requests, label, trouble, count="chunks", driver=nb08.next_chunk, form=(int,) * 4)
+    ],
+    mistakes=MISTAKES,
     reread="Reread notebook 08, section 3.",
-    imports=IMPORTS,
-    library=(SOLUTION,),
-    driver=drive,
+    imports="import numpy as np\nfrom course_lib.schedule.request import Request",
+    driver=nb08.next_chunk,
 )

@@ -247,19 +247,17 @@ def _type(outcome: Raised) -> str:
     return REFUSALS[0] if outcome.type in REFUSALS else outcome.type
 
 
-def _group(name: str, points: int) -> Group:
+def _group(name: str) -> Group:
     made: tuple[Callable, Callable] = functools.partial(cases, name), functools.partial(judge, name)
-    return Group(name, points, *made)
+    return Group(name, *made)
 
 
 SOLUTION = "course_lib.lessons.nb08_both:check_composition"
 
 EXERCISE = Exercise(
     name="check_composition",
-    number="8.4",
-    notebook="08_both",
-    mode="test",
-    groups=(_group("behind_a_hit", 3), _group("saved", 2), _group("order", 2)),
+    solution=SOLUTION,
+    groups=(_group("behind_a_hit"), _group("saved"), _group("order")),
     same=same,
     wrong_answers=known_mistakes(SOLUTION, nb08_composition_answers.MISTAKES),
     reread="Reread notebook 08, section 5.",

@@ -281,19 +281,16 @@ SOLUTION = "course_lib.lessons.nb09_capstone:my_policy"
 
 EXERCISE = Exercise(
     name="my_policy",
-    number="9.4",
-    notebook="09_production",
-    mode="equal",
     groups=(
-        Group("valid", 2, valid_cases, judge_valid),
-        Group("fair", 2, fair_cases, judge_fair),
-        Group("beats", 2, beats_cases, judge_beats),
-        Group("reaches", 3, reaches_cases, judge_reaches),
+        Group("valid", valid_cases, judge_valid),
+        Group("fair", fair_cases, judge_fair),
+        Group("beats", beats_cases, judge_beats),
+        Group("reaches", reaches_cases, judge_reaches),
     ),
     same=same,
     wrong_answers=known_mistakes(SOLUTION, nb09_policy_answers.MISTAKES),
     reread="Reread notebook 09, section 7.",
     imports="import numpy as np\nfrom course_lib.schedule.request import Chunk, Request",
-    library=(SOLUTION,),
+    solution=SOLUTION,
     driver=drive,
 )

@@ -124,14 +124,11 @@ MISTAKES = r"""
 
 EXERCISE = Exercise(
     name="recommend",
-    number="9.3",
-    notebook="09_production",
-    mode="equal",
-    groups=(Group("values", 3, value_cases, judge_values),),
+    groups=(Group("values", value_cases, judge_values),),
     same=same_integers,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 09, section 3.",
     imports="import numpy as np\nfrom course_lib.cost.work import work_of",
-    library=(SOLUTION,),
+    solution=SOLUTION,
     driver=drive,
 )

@@ -163,13 +163,10 @@ MISTAKES = r"""
 
 EXERCISE = Exercise(
     name="time_step",
-    number="9.1",
-    notebook="09_production",
-    mode="equal",
-    groups=(Group("values", 3, value_cases, judge_values),),
+    groups=(Group("values", value_cases, judge_values),),
     same=same_floats,
     wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 09, section 1.",
-    library=(SOLUTION,),
+    solution=SOLUTION,
     driver=drive,
 )
