@@ -8,19 +8,81 @@ from autograder.answers import InProcess
 from autograder.apart import fresh
 from autograder.exercise import Call
 
-REMEMBERS = {
-    "global": "seen = []\ndef answer(x):\n    seen.append(x)\n    return len(seen)",
-    "global of a helper": "seen = []\ndef note(x):\n    seen.append(x)\n\ndef answer(x):\n    note(x)\n    return len(seen)",
-    "default": "def answer(x, seen=[]):\n    seen.append(x)\n    return len(seen)",
-    "attribute": "def answer(x):\n    answer.n = getattr(answer, 'n', 0) + 1\n    return answer.n",
-    "closure": "def make():\n    n = 0\n    def answer(x):\n        nonlocal n\n        n += 1\n        return n\n    return answer\nanswer = make()",
-    "global number": "n = 0\ndef answer(x):\n    global n\n    n += 1\n    return n",
-    "object": "class Memo:\n    def __init__(self):\n        self.n = 0\n    def __call__(self, x):\n        self.n += 1\n        return self.n\nanswer = Memo()",
-    "class": "class Memo:\n    n = 0\n\ndef answer(x):\n    Memo.n += 1\n    return Memo.n",
-    "cache": "import functools\nn = []\n@functools.lru_cache\ndef once():\n    n.append(1)\n    return len(n)\ndef answer(x):\n    n.append(0)\n    return len(n) * once()",
-    "partial": "import functools\ndef counts(seen, x):\n    seen.append(x)\n    return len(seen)\nanswer = functools.partial(counts, [])",
-    "method": "class Memo:\n    def __init__(self):\n        self.n = 0\n    def go(self, x):\n        self.n += 1\n        return self.n\nanswer = Memo().go",
-}
+REMEMBERS = """\
+# global list
+seen = []
+def answer(x):
+    seen.append(x)
+    return len(seen)
+# global number
+n = 0
+def answer(x):
+    global n
+    n += 1
+    return n
+# global of a helper
+seen = []
+def note(x):
+    seen.append(x)
+def answer(x):
+    note(x)
+    return len(seen)
+# default
+def answer(x, seen=[]):
+    seen.append(x)
+    return len(seen)
+# attribute
+def answer(x):
+    answer.n = getattr(answer, "n", 0) + 1
+    return answer.n
+# closure
+def make():
+    n = 0
+    def answer(x):
+        nonlocal n
+        n += 1
+        return n
+    return answer
+answer = make()
+# object
+class Memo:
+    def __init__(self):
+        self.n = 0
+    def __call__(self, x):
+        self.n += 1
+        return self.n
+answer = Memo()
+# method
+class Memo:
+    n = 0
+    def go(self, x):
+        self.n += 1
+        return self.n
+answer = Memo().go
+# class
+class Memo:
+    n = 0
+def answer(x):
+    Memo.n += 1
+    return Memo.n
+# cache
+import functools
+n = []
+@functools.lru_cache
+def once():
+    n.append(1)
+    return len(n)
+def answer(x):
+    n.append(0)
+    return len(n) * once()
+# partial
+import functools
+def counts(seen, x):
+    seen.append(x)
+    return len(seen)
+answer = functools.partial(counts, [])
+"""
+SOURCES = dict(part.split("\n", 1) for part in ("\n" + REMEMBERS).split("\n# ")[1:])
 
 
 def defined(source):
@@ -29,11 +91,11 @@ def defined(source):
     return namespace["answer"]
 
 
-@pytest.mark.parametrize("where", REMEMBERS)
+@pytest.mark.parametrize("where", SOURCES)
 def test_what_an_answer_remembers_is_not_there_in_another_call(where):
     calls = [Call((x,), "answer") for x in range(3)]
-    together = [o.value for o in InProcess(defined(REMEMBERS[where])).run(calls)]
-    apart = [o.value for o in InProcess(defined(REMEMBERS[where])).run(calls, apart=True)]
+    together = [o.value for o in InProcess(defined(SOURCES[where])).run(calls)]
+    apart = [o.value for o in InProcess(defined(SOURCES[where])).run(calls, apart=True)]
     assert len(set(together)) > 1 and len(set(apart)) == 1
 
 
