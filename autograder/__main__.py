@@ -1,4 +1,4 @@
-"""The command line for authors and instructors: `python -m autograder build|course`."""
+"""The command line for authors and instructors: `python -m autograder build|new|course`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from course_lib.cli import Parser, not_negative, run_command
+from course_lib.cli import Parser, UserError, not_negative, run_command
 
 PROG = "python -m autograder"
 
@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="From solutions/ to notebooks, and to an nbgrader course.",
         example=f"{PROG} build --check",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="build|course")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="build|new|course")
     build = commands.add_parser(
         "build",
         prog=f"{PROG} build",
@@ -26,7 +26,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="solutions/*.py -> notebooks/*.ipynb",
         example=f"{PROG} build",
     )
-    build.add_argument("--check", action="store_true", help="only compare; exit 1 and name the files that differ")
+    build.add_argument(
+        "--check", action="store_true", help="only compare; exit 1 if a file differs or an exercise lacks something"
+    )
+    new = commands.add_parser(
+        "new",
+        prog=f"{PROG} new",
+        description="Write the skeleton of an exercise: its check, its cells, its right answers. docs/CONTRIBUTING.md "
+        "says how to go on.",
+        help="the skeleton of an exercise",
+        example=f"{PROG} new row_sums --notebook 02 --module course_lib.attention.mask",
+    )
+    new.add_argument("name", metavar="NAME", help="what the learner writes; the solution has this name")
+    new.add_argument("--notebook", required=True, metavar="NN", help="the notebook that asks for it")
+    new.add_argument("--module", required=True, metavar="course_lib.X", help="where the solution stands")
     course = commands.add_parser(
         "course",
         prog=f"{PROG} course",
@@ -40,9 +53,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def run(_: Sequence[str]) -> int:
         if options.command == "build":
+            from autograder.build import ROOT
             from autograder.build import build as build_notebooks
 
-            return build_notebooks(check=options.check)
+            code = build_notebooks(check=options.check)
+            try:
+                from autograder.complete import lacking  # it reads the index, which build has just written
+            except (SyntaxError, ValueError, ImportError, AttributeError) as error:
+                raise UserError(
+                    f"an exercise cannot be imported ({type(error).__name__}: {error}). Correct it."
+                ) from None
+            missing = lacking(ROOT)
+            for line in missing:
+                print(line)
+            return 1 if options.check and missing else code
+        if options.command == "new":
+            from autograder.new import new_exercise
+
+            return new_exercise(options.name, options.notebook, options.module)
         from autograder.course import make_course
 
         return make_course(options.directory, options.seed)

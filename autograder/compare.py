@@ -22,10 +22,10 @@ def judge(exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Seq
 
     Nothing about the outcomes is believed: what is not as a judge expects it is an answer that could not be read.
     """
-    read = [_read(outcome, group.form) for outcome in outcomes]
-    if len(read) != len(calls) or None in read:
+    found = [read(outcome, group.form) for outcome in outcomes]
+    if len(found) != len(calls) or None in found:
         return Verdict(False, what="What came back from your answer could not be read.", where=exercise.reread)
-    return unwritten(exercise, read) or named(exercise, group, calls, read, group.judge(list(calls), read))
+    return unwritten(exercise, found) or named(exercise, group, calls, found, group.judge(list(calls), found))
 
 
 def converse(exercise: Exercise, group: Group, answer: InProcess, seed: int) -> Verdict:
@@ -33,7 +33,7 @@ def converse(exercise: Exercise, group: Group, answer: InProcess, seed: int) -> 
     calls, outcomes = [], []
 
     def ask(call: Call) -> Outcome:
-        outcome = _read(answer.run([call])[0], group.form) or UNREADABLE
+        outcome = read(answer.run([call])[0], group.form) or UNREADABLE
         calls.append(call)
         outcomes.append(outcome)
         return outcome
@@ -73,7 +73,7 @@ def replay(exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Se
     for wrong in exercise.wrong_answers:
         answer, unequal = InProcess(exercise.compile(wrong.source), exercise.driver, exercise.callbacks), 0
         for call, outcome in zip(calls, outcomes, strict=True):
-            theirs = _read(answer.run([call], apart=group.apart)[0], group.form)
+            theirs = read(answer.run([call], apart=group.apart)[0], group.form)
             if theirs is None or not exercise.same(outcome, theirs):
                 break  # not this mistake; most differ at the first call
             if wrong.alike and isinstance(outcome, Returned) and isinstance(outcome.value, np.ndarray):
@@ -92,7 +92,7 @@ def _is_stub(outcome: Raised) -> bool:
     return outcome.type == "NotImplementedError" and own
 
 
-def _read(outcome: Outcome, form: Any) -> Outcome | None:
+def read(outcome: Outcome, form: Any) -> Outcome | None:
     """The outcome, its value an array where one is wanted and can be had; None if it is not as it must be."""
     texts = [outcome.printed] if isinstance(outcome, (Returned, Raised)) else [None]
     texts += [outcome.type, outcome.message, outcome.line] if isinstance(outcome, Raised) else []

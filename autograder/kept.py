@@ -34,6 +34,8 @@ def known_mistakes(solution: str, text: str) -> tuple[WrongAnswer, ...]:
     Raises ValueError, with the mistake's name, for a change whose old text does not stand once in the solution.
     """
     source = solution_text(solution)
+    if not text.strip():
+        return ()
     blocks = re.split(r"\n[ \t]*\n", textwrap.dedent(text).strip("\n"))
     return tuple(_read(block, source) for block in blocks)
 

@@ -70,9 +70,11 @@ TABLE = {
     "autograder.include": "autograder.source",
     "autograder.questions": "autograder.source course_lib.cli",
     "autograder.build": "autograder.source autograder.include autograder.questions",
+    "autograder.complete": "autograder.source autograder.include autograder.exercises",
+    "autograder.new": "autograder.source autograder.build course_lib.cli",
     "autograder.course": "autograder.source autograder.include autograder.build course_lib.cli",
     "autograder.nbgrader_config": "",
-    "autograder.__main__": "autograder.build autograder.course course_lib.cli",
+    "autograder.__main__": "autograder.build autograder.complete autograder.new autograder.course course_lib.cli",
 }
 NUMBERS_ONLY = {"course_lib.cost", "course_lib.cache", "course_lib.schedule"}
 TENSORS = {"course_lib.cache.pool"}  # the one module of those rooms that moves keys and values
