@@ -57,15 +57,15 @@ class InProcess:
     def _argument(self, value: Any, asked: list[tuple]) -> Any:
         """A copy, so that an answer that writes into its arguments spoils no other call; a Callback made callable."""
         if isinstance(value, Callback):
-            return _handle(self.callbacks[value.name](value), value.name, asked)
+            return handle(self.callbacks[value.name](value), value.name, asked)
         return copy.deepcopy(value)
 
 
-def _handle(function: Callable, name: str, asked: list[tuple]) -> Callable:
+def handle(function: Callable, name: str, asked: list[tuple]) -> Callable:
     """A function that passes whole numbers on to `function` and notes them; nothing in it tells which one it is."""
     signature = inspect.signature(function)
 
-    def handle(*args, **kwargs):
+    def asks(*args, **kwargs):
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = [_integers(arg) for arg in bound.arguments.values()]
@@ -73,9 +73,9 @@ def _handle(function: Callable, name: str, asked: list[tuple]) -> Callable:
         asked.append((name, *map(plain, given)))
         return result
 
-    handle.__name__ = handle.__qualname__ = function.__name__
-    handle.__doc__, handle.__signature__ = function.__doc__, signature
-    return handle
+    asks.__name__ = asks.__qualname__ = function.__name__
+    asks.__doc__, asks.__signature__ = function.__doc__, signature
+    return asks
 
 
 def _integers(value: Any) -> Any:
