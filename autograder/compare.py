@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,6 +15,26 @@ from autograder.plain import ARRAY, Other, array_of, equal, fits, is_plain, shor
 MOST_NAMED = 3  # known mistakes that do the same; if more do, what they did tells little
 UNREADABLE = Raised("Unreadable", "what came back could not be read")
 CLOSE = 5e-4  # of the largest expected value; our float answers are within 1e-4, every known mistake is beyond 1e-3
+
+
+class Runs(Protocol):
+    """An answer, wherever it runs: in this process (answers.InProcess) or in a sandbox."""
+
+    def run(self, calls: Sequence[Call], *, apart: bool = False) -> list[Outcome]: ...
+
+
+def verdict_on(exercise: Exercise, group: Group, answer: Runs, seed: int) -> Verdict:
+    """The verdict on an answer in one group, with the cases that `seed` chooses."""
+    if group.talk:
+        return converse(exercise, group, answer, seed)
+    calls = group.cases(seed)
+    return judge(exercise, group, calls, answer.run(calls, apart=group.apart))
+
+
+def reexported(name: str) -> Verdict:
+    """The verdict on an answer that is, or calls, "module:name" of ours."""
+    what = f"This is, or calls, the library's own {name.replace(':', '.')}."
+    return Verdict(False, what=what, which="Write the rule yourself: the docstring says what it must do.")
 
 
 def judge(exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Sequence[Outcome]) -> Verdict:
@@ -28,7 +48,7 @@ def judge(exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Seq
     return unwritten(exercise, found) or named(exercise, group, calls, found, group.judge(list(calls), found))
 
 
-def converse(exercise: Exercise, group: Group, answer: InProcess, seed: int) -> Verdict:
+def converse(exercise: Exercise, group: Group, answer: Runs, seed: int) -> Verdict:
     """The verdict of a conversation: the group puts its calls one by one. Mistakes are named as in `judge`."""
     calls, outcomes = [], []
 

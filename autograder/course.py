@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import secrets
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from autograder.build import ROOT, dump, nbgrader_metadata, notebook, notebook_cell, write_atomically
 from autograder.include import answer_of
+from autograder.seeds import hidden
 from autograder.source import Cell, Lesson, read_lessons
 from course_lib.cli import UserError
 
@@ -84,12 +84,9 @@ def source_notebook(lesson: Lesson, root: Path, seed: int) -> dict:
 
 
 def _hidden_check(lesson: Lesson, cell: Cell, seed: int) -> str:
-    """The visible call on other inputs. Each cell has its own seed: one that leaks does not give the others away."""
-    digest = hashlib.sha256(f"{seed}/{lesson.stem}/{cell.grade_id}".encode()).digest()
-    # always 19 digits, so that a feedback page can be searched for it
-    hidden = 2**60 + int.from_bytes(digest[:7], "big")
+    """The visible call on other inputs."""
     group = f'group="{cell.group}", ' if cell.group else ""
-    return f"check.{cell.check}({cell.check}, {group}seed={hidden})"
+    return f"check.{cell.check}({cell.check}, {group}seed={hidden(seed, lesson.stem, cell.grade_id)})"
 
 
 def _kept_seed(directory: Path) -> int | None:

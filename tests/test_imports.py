@@ -63,8 +63,8 @@ TABLE = {
     "autograder.packing autograder.kept autograder.kit autograder.drivers "
     "course_lib.cache course_lib.cost course_lib.diagnosis course_lib.engine course_lib.lessons course_lib.model "
     "course_lib.model_config course_lib.positions course_lib.prefill course_lib.schedule course_lib.weights",
-    "autograder.check": "autograder.exercise autograder.answers autograder.compare autograder.exercises "
-    "autograder.ours course_lib.learner.progress",
+    "autograder.check": "autograder.seeds autograder.exercise autograder.answers autograder.compare "
+    "autograder.exercises autograder.ours course_lib.learner.progress",
     # from solutions/ to notebooks and courses: knows no check
     "autograder.source": "course_lib.cli",
     "autograder.include": "autograder.source",
@@ -72,7 +72,18 @@ TABLE = {
     "autograder.build": "autograder.source autograder.include autograder.questions",
     "autograder.complete": "autograder.source autograder.include autograder.exercises",
     "autograder.new": "autograder.source autograder.build course_lib.cli",
-    "autograder.course": "autograder.source autograder.include autograder.build course_lib.cli",
+    "autograder.seeds": "",
+    # grades submissions: what strangers wrote is read by intake, and run by a worker in a sandbox
+    "autograder.grading": "",
+    "autograder.grading.wire": "autograder.exercise autograder.plain",
+    "autograder.grading.worker": "autograder.answers autograder.drivers autograder.exercise autograder.ours "
+    "autograder.plain autograder.grading.wire",
+    "autograder.grading.sandbox": "autograder.grading.wire",
+    "autograder.grading.remote": "autograder.answers autograder.exercise autograder.plain autograder.grading",
+    "autograder.grading.intake": "",
+    "autograder.grading.grade": "autograder.seeds autograder.compare autograder.exercise autograder.exercises "
+    "autograder.grading",
+    "autograder.course": "autograder.seeds autograder.source autograder.include autograder.build course_lib.cli",
     "autograder.nbgrader_config": "",
     "autograder.__main__": "autograder.build autograder.complete autograder.new autograder.course course_lib.cli",
 }

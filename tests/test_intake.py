@@ -159,6 +159,11 @@ def test_what_the_answer_needs_comes_with_it_and_nothing_else(tmp_path):
     assert "print" not in answer.source and "open" not in answer.source and "check" not in answer.source
 
 
+def test_a_local_name_takes_nothing_of_the_notebook_along(tmp_path):
+    answer = taken(tmp_path, "rows = open('/nowhere')", "def f(x):\n    rows = x\n    return [rows for rows in [x]][0]")
+    assert run(answer)(7) == 7 and "open" not in answer.source
+
+
 def test_of_a_helper_defined_twice_the_last_counts_as_in_a_notebook(tmp_path):
     answer = taken(tmp_path, "def h():\n    return 1", "def f(x):\n    return h()", "def h():\n    return 2")
     assert run(answer)(0) == 2

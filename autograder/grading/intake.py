@@ -13,6 +13,7 @@ import json
 import os
 import re
 import stat
+import symtable
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -262,7 +263,15 @@ def _source(part: _Part) -> str:
 
 
 def _used(node: ast.stmt) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - set(dir(builtins))
+    """The names that a statement takes from outside of it."""
+    table = symtable.symtable(ast.unparse(node), "<statement>", "exec")
+    return _free(table) - set(dir(builtins))
+
+
+def _free(table: symtable.SymbolTable) -> set[str]:
+    at_top = table.get_type() == "module"
+    own = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (at_top or s.is_global())}
+    return own.union(*(_free(child) for child in table.get_children()))
 
 
 def _may_run(statement: ast.stmt) -> bool:
