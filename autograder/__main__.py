@@ -1,4 +1,4 @@
-"""The command line for authors and instructors: `python -m autograder build|new|course`."""
+"""The command line for authors and instructors: `python -m autograder build|new|course|grade|level`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from course_lib.cli import Parser, UserError, not_negative, run_command
+from course_lib.cli import Parser, UserError, not_negative, positive, run_command
 
 PROG = "python -m autograder"
 
@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="From solutions/ to notebooks, and to an nbgrader course.",
         example=f"{PROG} build --check",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="build|new|course")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="build|new|course|grade|level")
     build = commands.add_parser(
         "build",
         prog=f"{PROG} build",
@@ -49,6 +49,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     course.add_argument("directory", type=Path, metavar="DIR", help="a new or empty directory, or a course made before")
     course.add_argument("--seed", type=not_negative, help="chooses the hidden inputs; without it a secret one is drawn")
+    grade = commands.add_parser(
+        "grade",
+        prog=f"{PROG} grade",
+        description="Grade submissions: a course, a folder of notebooks, or a zip of Moodle or Canvas. Answers run in "
+        "a sandbox. Grades go into the course's gradebook; grades.json, grades.csv and feedback/ stand beside them.",
+        help="grade submissions",
+        example=f"{PROG} grade ../spring-course -j 4",
+    )
+    grade.add_argument("where", type=Path, metavar="DIR", help="a course, a folder of submissions, or a zip")
+    grade.add_argument("-j", dest="jobs", type=positive, default=1, metavar="N", help="processes at once (default 1)")
+    grade.add_argument(
+        "--accept-isolation", default="bubblewrap", choices=("bubblewrap", "process"), metavar="LEVEL",
+        help="the least isolation to grade at: bubblewrap (default) or process, for code that you trust",
+    )  # fmt: skip
+    grade.add_argument("--student", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
+    grade.add_argument("--assignment", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
+    grade.add_argument("--json", type=Path, metavar="FILE", help="where to write the grades (default grades.json)")
+    grade.add_argument("--dry-run", action="store_true", help="only list what would be graded")
+    commands.add_parser(
+        "level",
+        prog=f"{PROG} level",
+        description="Print how well this machine can isolate the code of strangers: bubblewrap, or process.",
+        help="how well answers can be isolated here",
+        example=f"{PROG} level",
+    )
     options = parser.parse_args(argv)
 
     def run(_: Sequence[str]) -> int:
@@ -71,6 +96,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             from autograder.new import new_exercise
 
             return new_exercise(options.name, options.notebook, options.module)
+        if options.command == "level":
+            from autograder.grading.sandbox import level
+
+            print(level())
+            return 0
+        if options.command == "grade":
+            from autograder.grading.run import grade
+
+            return grade(
+                options.where, jobs=options.jobs, accepted=options.accept_isolation, students=options.student,
+                assignments=options.assignment, json_file=options.json, dry_run=options.dry_run,
+            )  # fmt: skip
         from autograder.course import make_course
 
         return make_course(options.directory, options.seed)

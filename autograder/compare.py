@@ -252,6 +252,8 @@ def error_text(call: Call, outcome: Raised) -> str:
             f"{call.label} changed its argument {outcome.message}. The caller still needs it as it was: "
             "work on a copy, or make a new object."
         )
+    if outcome.type in ("Ended", "Timeout", "Unreadable") and not outcome.line:  # a sandbox says so
+        return f"{call.label}: {outcome.message}."
     if outcome.type == "ResultChanged":
         return f"{call.label}: {outcome.message}. Return a new list or array each time, or a copy."
     text = f": {outcome.message}" if outcome.message else ""

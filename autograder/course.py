@@ -30,7 +30,7 @@ def make_course(directory: Path, seed: int | None = None, root: Path = ROOT) -> 
     kept = _kept_seed(directory)
     if kept is not None and seed not in (None, kept):
         raise UserError(f"{directory} has another seed already; grades would not be comparable. Make a new course.")
-    gradebook = _gradebook_class()
+    _gradebook_class()
     lessons = read_lessons(root)
     seed = next(s for s in (kept, seed, secrets.randbits(128)) if s is not None)
     notebooks = {lesson.stem: dump(source_notebook(lesson, root, seed)) for lesson in lessons}
@@ -54,7 +54,7 @@ def make_course(directory: Path, seed: int | None = None, root: Path = ROOT) -> 
             print(f"{folder}: not a notebook of this course (left alone)")
     for path in (book_file, directory / "autograded", directory / "source", *(directory / "source").rglob("*")):
         _close(path)
-    with _scripts_on_path(), gradebook(f"sqlite:///{book_file.resolve()}") as book:
+    with open_gradebook(book_file) as book:
         for stem in notebooks:
             book.update_or_create_assignment(stem)
     print(f"Next: cd {directory} and nbgrader generate_assignment {next(iter(notebooks))}; `nbgrader` lists the rest.")
@@ -115,6 +115,13 @@ def _gradebook_class():
     except ImportError:
         raise UserError("nbgrader is not installed; it keeps the gradebook. Run: pip install -e .[grade]") from None
     return Gradebook
+
+
+@contextlib.contextmanager
+def open_gradebook(file: Path) -> Iterator:
+    """nbgrader's Gradebook in a file, open while the context is."""
+    with _scripts_on_path(), _gradebook_class()(f"sqlite:///{file.resolve()}") as book:
+        yield book
 
 
 @contextlib.contextmanager

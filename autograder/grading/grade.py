@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from autograder import seeds
@@ -26,12 +27,18 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """A graded submission of one notebook. `isolation` is the level of the sandbox that its answers ran in."""
+    """A graded submission of one notebook.
+
+    isolation   the level of the sandbox in which its answers ran
+    notes       what had to be mended, and which of several cells was taken
+    answers     the code that was run, by exercise
+    """
 
     assignment: str
     isolation: str
     tasks: tuple[Task, ...]
     notes: tuple[str, ...] = ()
+    answers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def score(self) -> float:
@@ -55,16 +62,17 @@ def grade_file(path: Path, assignment: str, worth: dict[str, float], course_seed
     names = list(dict.fromkeys(grade_id.partition("__")[0] for grade_id in worth))
     needs_torch = any("torch" in EXERCISES[name].imports for name in names)
     boxes = Sandboxes(level, torch=needs_torch)
-    tasks, notes = [], list(notebook.notes)
+    tasks, notes, answers = [], list(notebook.notes), {}
     try:
         for name in names:
             answer = answer_to(name, notebook)
             notes += answer.notes
+            answers |= {name: answer.source} if answer.cell is not None else {}
             groups = [grade_id for grade_id in worth if grade_id.partition("__")[0] == name]
             tasks += [_task(g, worth[g], answer, seeds.hidden(course_seed, assignment, g), boxes) for g in groups]
     finally:
         boxes.drop()
-    return Graded(assignment, level, tuple(tasks), tuple(notes))
+    return Graded(assignment, level, tuple(tasks), tuple(notes), answers)
 
 
 def _task(grade_id: str, most: float, answer: Answer, hidden: int, boxes: Sandboxes) -> Task:

@@ -69,8 +69,10 @@ class Remote:
             sandbox.send("call", _numbered(call.args), tuple(map(_described, functions)))
             return self._answer(sandbox, functions, asked)
         except Gone as gone:
-            what = f"took longer than {SECONDS} s and was stopped" if str(gone) == "time" else "ended the process"
-            self.failed = Raised("Timeout" if str(gone) == "time" else "Ended", f"your code {what}")
+            if str(gone) == "time":
+                self.failed = Raised("Timeout", f"your code took longer than {SECONDS} s and was stopped")
+            else:
+                self.failed = Raised("Ended", "your code ended the process, or used more memory than there is")
         except (WireError, TypeError, ValueError, IndexError):
             self.failed = Raised("Unreadable", "what came back could not be read")
         self.open = False

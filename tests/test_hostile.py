@@ -1,0 +1,72 @@
+"""Answers that attack: none earns a point, harms anything outside, tells a secret, or stops the grader."""
+
+import json
+import socket
+import threading
+
+import hostile
+import pytest
+
+from autograder.exercises import EXERCISES
+from autograder.grading import remote
+from autograder.grading.grade import grade_file
+from autograder.grading.sandbox import level
+
+SECRET = "canary-8f3a1c"
+WORTH = {f"positions__{group.name}": 2 for group in EXERCISES["positions"].groups}
+safe = pytest.mark.skipif(level() == "process", reason="no bubblewrap here: hostile code would really run")
+
+
+def submitted(folder, source):
+    file = folder / "submitted.ipynb"
+    cells = [{"cell_type": "code", "source": source, "metadata": {}}]
+    file.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    return file
+
+
+@pytest.fixture
+def listening():
+    """A port of this machine, and what was sent to it."""
+    heard = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        over = threading.Event()
+
+        def listen():
+            while not over.is_set():
+                try:
+                    heard.append(server.accept())
+                except TimeoutError:
+                    pass
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        yield server.getsockname()[1], heard
+        over.set()
+        thread.join()
+
+
+@safe
+@pytest.mark.parametrize("name", hostile.BODIES)
+def test_a_hostile_answer_gains_nothing_and_harms_nothing(name, tmp_path, monkeypatch, listening):
+    monkeypatch.setattr(remote, "SECONDS", 3)
+    port, heard = listening
+    secret = tmp_path / "secret.txt"
+    secret.write_text(SECRET)
+    file = submitted(tmp_path, hostile.answer(name, str(secret), port))
+    graded = grade_file(file, "03_positions", WORTH, 5, level())
+    assert graded.score == 0 and graded.max_score == 4
+    assert secret.read_text() == SECRET and not heard
+    said = " ".join(task.diagnosis for task in graded.tasks)
+    assert SECRET not in said and str(2**60)[:6] not in said and all(task.diagnosis for task in graded.tasks)
+
+
+@safe
+def test_after_an_attack_the_next_submission_is_graded_as_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "SECONDS", 3)
+    right = (
+        "def positions(cached, computed, take):\n    return list(range(cached + computed, cached + computed + take))\n"
+    )
+    for name in ("kills everything", "floods the judge", "forks without end"):
+        grade_file(submitted(tmp_path, hostile.answer(name)), "03_positions", WORTH, 5, level())
+        assert grade_file(submitted(tmp_path, right), "03_positions", WORTH, 5, level()).score == 4
