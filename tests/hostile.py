@@ -1,4 +1,4 @@
-"""Answers that attack a grader, by name: code that defines `positions(cached, computed, take)` and returns wrong numbers.
+"""Answers that attack a grader: by name, the body of a `positions(cached, computed, take)` that returns wrong numbers.
 
 {secret} is a file outside of the sandbox, {port} a port on which this machine listens.
 """
@@ -119,7 +119,7 @@ BODIES = {
         return 0
     """,
     "opens all files": "x = [open('/dev/null') for _ in range(100_000)]; return 0",
-    "starts a shell": "import subprocess; subprocess.run('echo changed > ' + {secret!r}, shell=True, check=True); return 0",
+    "starts a shell": "import subprocess; subprocess.run('echo changed > ' + {secret!r}, shell=True); return 0",
     "fills the disk": """
         with open("/tmp/large", "wb") as f:
             while True: f.write(b"x" * (1 << 20))

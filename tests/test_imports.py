@@ -90,7 +90,8 @@ TABLE = {
     "autograder.grading.run": "autograder.build autograder.course autograder.source autograder.grading course_lib.cli",
     "autograder.course": "autograder.seeds autograder.source autograder.include autograder.build course_lib.cli",
     "autograder.nbgrader_config": "",
-    "autograder.__main__": "autograder.grading autograder.build autograder.complete autograder.new autograder.course course_lib.cli",
+    "autograder.__main__": "autograder.grading autograder.build autograder.complete autograder.new autograder.course "
+    "course_lib.cli",
 }
 NUMBERS_ONLY = {"course_lib.cost", "course_lib.cache", "course_lib.schedule"}
 TENSORS = {"course_lib.cache.pool"}  # the one module of those rooms that moves keys and values
