@@ -5,6 +5,7 @@ import socket
 import threading
 
 import hostile
+import odd
 import pytest
 
 from autograder.exercises import EXERCISES
@@ -70,3 +71,18 @@ def test_after_an_attack_the_next_submission_is_graded_as_ever(tmp_path, monkeyp
     for name in ("kills everything", "floods the judge", "forks without end"):
         grade_file(submitted(tmp_path, hostile.answer(name)), "03_positions", WORTH, 5, level())
         assert grade_file(submitted(tmp_path, right), "03_positions", WORTH, 5, level()).score == 4
+
+
+# Honest notebooks
+
+
+MASK = {"chunk_attention_mask__values": 3, "chunk_attention_mask__kv": 2}
+
+
+@pytest.mark.parametrize("name", odd.BODIES)
+def test_an_honest_notebook_earns_all_its_points_whatever_state_it_is_in(name, tmp_path):
+    file = tmp_path / "Copy of work (3).ipynb"
+    file.write_bytes(odd.BODIES[name]())
+    graded = grade_file(file, "02_mask", MASK, 5, level())
+    assert graded.score == 5, [task.diagnosis for task in graded.tasks]
+    assert all(task.diagnosis.startswith("Passed") for task in graded.tasks)

@@ -243,7 +243,8 @@ def _is_stub(node: ast.stmt) -> bool:
 
 def _with_needs(name: str, answer: _Part, parts: list[_Part]) -> str:
     """The answer's statement, and those that bind what it uses, in the order of the notebook."""
-    chosen, wanted, known = [answer], _used(answer.node), {name}
+    chosen = [answer, *(part for part in parts if "*" in _bound(part.node))]  # a star binds what cannot be known
+    wanted, known = _used(answer.node), {name}
     while wanted - known:
         needed = (wanted - known).pop()
         known.add(needed)
@@ -270,7 +271,7 @@ def _used(node: ast.stmt) -> set[str]:
 
 def _free(table: symtable.SymbolTable) -> set[str]:
     at_top = table.get_type() == "module"
-    own = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (at_top or s.is_global())}
+    own = {s.get_name() for s in table.get_symbols() if (s.is_referenced() if at_top else s.is_global())}
     return own.union(*(_free(child) for child in table.get_children()))
 
 
