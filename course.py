@@ -5,6 +5,7 @@
   python3 course.py check              is this computer ready? one line an item, under a minute
   python3 course.py test [-k mask]     the project's tests; --all adds the long ones, the rest goes to pytest
   python3 course.py doctor [NOTEBOOK]  what is installed, to paste into a question; or what is wrong with a notebook
+  python3 course.py grade              a sample class of twelve is graded, to look at; instructors use autograder grade
   python3 course.py bench [NAME]       a side-by-side measurement from tests/bench/
 
 An active environment that has what a command needs is used as it is; otherwise .venv is made here.
@@ -118,6 +119,12 @@ def test(arguments):
     return run(HERE.python_for(["dev"]), ["-m", "pytest"] + options + (chosen or spread))
 
 
+def grade(arguments):
+    if arguments:
+        raise UserError("grade takes nothing; to grade submissions: python -m autograder grade DIR")
+    return run(HERE.python_for(["lab", "grade"]), ["-m", "autograder.grading.sample"])
+
+
 def bench(arguments):
     there = sorted(path.stem for path in BENCH.glob("[a-z]*.py"))
     if not arguments or arguments[0] not in there:
@@ -153,7 +160,7 @@ def check(arguments):
     return 1 if wrong else 0
 
 
-COMMANDS = {"demo": demo, "lab": lab, "check": check, "test": test, "doctor": doctor, "bench": bench}
+COMMANDS = {"demo": demo, "lab": lab, "check": check, "test": test, "grade": grade, "doctor": doctor, "bench": bench}
 
 
 def child(folder, **settings):

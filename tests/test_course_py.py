@@ -62,7 +62,7 @@ def test_help_needs_nothing_but_the_standard_library(copy, bare_python, clean_en
 
 
 def test_an_unknown_command_is_refused_with_the_known_ones(copy):
-    assert_refused(start(copy, "frobnicate"), "'frobnicate'", "demo, lab, check, test, doctor, bench")
+    assert_refused(start(copy, "frobnicate"), "'frobnicate'", "demo, lab, check, test, grade, doctor, bench")
 
 
 def test_an_unknown_bench_is_refused_with_the_known_ones(monkeypatch, tmp_path, capsys):

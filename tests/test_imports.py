@@ -87,6 +87,8 @@ TABLE = {
     "autograder.grading.report": "autograder.grading",
     "autograder.grading.gradebook": "autograder.build autograder.course autograder.include autograder.source "
     "autograder.grading",
+    "autograder.grading.sample": "autograder.build autograder.course autograder.exercises autograder.include "
+    "autograder.source autograder.grading",
     "autograder.grading.run": "autograder.build autograder.course autograder.source autograder.grading course_lib.cli",
     "autograder.course": "autograder.seeds autograder.source autograder.include autograder.build course_lib.cli",
     "autograder.nbgrader_config": "",

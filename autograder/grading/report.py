@@ -84,15 +84,15 @@ def _text(value: str) -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """What the terminal shows: a line for each submission."""
-    lines = [f"{'student':24}{'assignment':20}{'points':>12}  first thing to mend"]
+    lines = [f"{'student':30}{'assignment':18}{'points':>12}  first thing to mend"]
     for row in rows:
         graded = row.graded
         first = next((f"{t.name}: {t.diagnosis}" for t in graded.tasks if t.score < t.max_score), "")
         points = f"{graded.score:g} / {graded.max_score:g}"
         shown = " ".join("".join(c for c in first if c.isprintable() or c == " ").split())[:70]
-        lines.append(f"{_narrow(row.student):24}{graded.assignment:20}{points:>12}  {shown}".rstrip())
+        lines.append(f"{_narrow(row.student):30}{graded.assignment:18}{points:>12}  {shown}".rstrip())
     return "\n".join(lines) + "\n"
 
 
 def _narrow(text: str) -> str:
-    return "".join(c for c in text if c.isprintable())[:23]
+    return "".join(c for c in text if c.isprintable())[:29]
