@@ -52,10 +52,9 @@ def wrong_rows(what: str, columns: tuple[str, ...], row_name: Callable[[Call, in
         shape = wrong_shape(call, got, wanted.shape, f"{what} ({', '.join(columns)})")
         if shape:
             return shape
-        if got.dtype.kind not in "iu":
-            return f"{call.label} has numbers of type {got.dtype}; wanted whole numbers."
-        if np.array_equal(got, wanted):
-            return None
+        if got.dtype.kind not in "iuf" or np.array_equal(got, wanted):
+            whole = got.dtype.kind in "iu"
+            return None if whole else f"{call.label} has numbers of type {got.dtype}; wanted whole numbers."
         row, column = at = first_index(got != wanted)
         found = f"{row_name(call, row)} {columns[column]} = {got[at]:,}"
         return f"{call.label}: {found}, it should be {wanted[at]:,}."

@@ -33,6 +33,7 @@ def timelines(seed: int) -> Iterator[tuple]:
         yield rows([(0, users), (8_192, users), (0, users)], REFERENCE), "the mixed baseline"
         yield rows([(0, users), (0, users)], REFERENCE), "two steps of decodes"
     yield rows([(0, 24), (0, 24), (0, 24), (0, 24)], REFERENCE, 10**9), "gaps of one length"
+    yield rows([(0, 9)] * 9 + [(700, 0), (900, 9), (0, 9)], REFERENCE), "a prompt alone after nine steps of decodes"
     yield rows([(9_000, 7), (8_000, 1)], REFERENCE), "two prompts with decodes"
     for _ in range(2):
         few, many = draw(2, 9), draw(20, 60)
@@ -42,15 +43,17 @@ def timelines(seed: int) -> Iterator[tuple]:
         yield rows(row, cost(draw), draw(10**6, 10**9)), "two prompts alone, one behind the other"
         row = [(0, 1), (0, many), *((draw(400, 900), 0) for _ in range(4)), (0, 1), (draw(400, 900), 0), (0, many)]
         yield rows(row, cost(draw)), "four prompts alone, and a user alone before and after them"
-        ends = [(draw(9_000, 20_000), 0), (0, many), (draw(400, 700), many), (0, few), (draw(9_000, 20_000), 0)]
-        yield (
-            rows(ends, cost(draw), draw(1, 10**6)),
-            "a long prompt alone before the first token, another after the last",
-        )
+        long = [(draw(9_000, 20_000), 0), (draw(9_000, 20_000), 0)]
+        ends = [*long, (0, many), (draw(400, 700), many), (0, few), *long]
+        yield rows(ends, cost(draw), draw(1, 10**6)), "long prompts alone before the first token and after the last"
         mixed = [(1, few), (draw(90, 200), few), (draw(3_000, 9_000), few), (0, many)]
         yield rows(mixed, cost(draw)), "prompts with decodes, growing"
         mixed = [(draw(9_000, 20_000), 1), (draw(3_000, 9_000), few), (draw(90, 200), many), (0, 1)]
         yield rows(mixed, cost(draw)), "prompts with decodes, shrinking"
+
+
+def label(steps: list, what: str) -> str:
+    return f"worst_gap(steps), {what},"
 
 
 def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
@@ -125,7 +128,7 @@ EXERCISE = exercise(
             "values",
             SOLUTION,
             timelines,
-            lambda steps, what: f"worst_gap(steps), {what},",
+            label,
             trouble,
             count="timelines",
             driver=nb00.worst_gap,

@@ -40,6 +40,10 @@ def queues(seed: int) -> Iterator[tuple[list[int], int]]:
         yield queue, max(sum(queue[: draw(1, len(queue))]) + draw(0, 30), 2)
 
 
+def label(queue: list[int], budget: int) -> str:
+    return f"whole_prompt_pick({queue}, {budget})"
+
+
 def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
     if got.ndim != 1 or (got.size and got.dtype.kind not in "iu"):
         return f"{call.label} is {got.tolist()}, wanted a list of places in the queue, whole numbers."
@@ -130,7 +134,7 @@ EXERCISE = exercise(
             "values",
             SOLUTION,
             queues,
-            lambda queue, budget: f"whole_prompt_pick({queue}, {budget})",
+            label,
             trouble,
             count="queues",
             driver=nb00.whole_prompt_pick,

@@ -16,7 +16,7 @@ def prompts(seed: int) -> Iterator[tuple]:
     """One user, one token, many; prompts shorter than a decode step takes; costs in which one of the parts is free."""
     draw = draws(seed)
     for m in (REFERENCE, cost(draw)):
-        yield from ((8_192, 24, m), (32_768, 256, m), (1, 1, m), (40, 40, m))
+        yield from ((8_192, 24, m), (8_192, 25, m), (8_193, 24, m), (32_768, 256, m), (1, 1, m), (40, 40, m))
     yield from ((draw(2_000, 9_000), 1, cost(draw)), (1, draw(2, 40), cost(draw)), (7, draw(2, 40), cost(draw)))
     for part in range(3):
         free = cost(draw)
@@ -95,13 +95,7 @@ EXERCISE = exercise(
     SOLUTION,
     groups=[
         values(
-            "values",
-            SOLUTION,
-            prompts,
-            written("one_shot_timeline"),
-            trouble,
-            count="timelines",
-            driver=nb00.with_cost,
+            "values", SOLUTION, prompts, written("one_shot_timeline"), trouble, count="timelines", driver=nb00.with_cost
         )
     ],
     mistakes=MISTAKES,

@@ -24,15 +24,20 @@ def waits(seed: int) -> Iterator[tuple[list[int], str]]:
         first, apart = draw(4_000, 9_000), draw(11, 200)
         return sorted((first + apart * place for place in range(count)), key=lambda _: draw(0, 2**60))
 
-    yield [short] * 60 + [stall] + [short] * 59, "one stall among 120 gaps"
     yield [short, stall] + [short] * 117 + [stall - 7], "two stalls among 120 gaps"
-    yield [stall] * 10 + [short] * 990, "ten stalls among 1,000 gaps"
+    yield [short] * 60 + [stall] + [short] * 59, "one stall among 120 gaps"
+    for stalls in (10, 11):
+        yield [stall] * stalls + [short] * (1_000 - stalls), f"{stalls} stalls among 1,000 gaps"
     for count in (100, 300, 99, 101, 50, 51, 4, 3, 2, 1, draw(102, 199), draw(201, 280)):
         yield unequal(count), counted(count, "gap")
     yield sorted(unequal(110)), "110 gaps, from the shortest on"
     yield sorted(unequal(110), reverse=True), "110 gaps, from the longest on"
     yield [short] * 30, "30 equal gaps"
     yield [draw(1, 9) * 5_000 for _ in range(draw(101, 150))], "gaps of a few lengths"
+
+
+def label(gaps: list[int], what: str) -> str:
+    return f"itl(gaps), {what},"
 
 
 def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
@@ -44,10 +49,9 @@ def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
         if value != right:
             shown = f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
             return f"{call.label} says that {name} of {over} is {shown} us, it should be {right:,} us."
-    whole = got.dtype.kind in "iu"
-    return (
-        None if whole else f"{call.label} has numbers of type {got.dtype}; wanted whole microseconds, as the gaps are."
-    )
+    if got.dtype.kind not in "iu":
+        return f"{call.label} has numbers of type {got.dtype}; wanted whole microseconds, as the gaps are."
+    return None
 
 
 MISTAKES = """
@@ -125,7 +129,7 @@ EXERCISE = exercise(
             "values",
             SOLUTION,
             waits,
-            lambda gaps, what: f"itl(gaps), {what},",
+            label,
             trouble,
             count="lists of gaps",
             driver=nb06.itl,

@@ -31,7 +31,14 @@ def steps(seed: int) -> Iterator[tuple]:
         weights, flops, _, bytes_per_us, flops_per_us = hw
         ridge = weights * flops_per_us // (flops * bytes_per_us)  # reading and arithmetic take equally long
         yield from ((0, 24, 1_024, hw), (1_024, 24, 1_024, hw), (1, 0, 0, hw), (0, 1, 8_000, hw), (1, 1, 8_000, hw))
-        yield from ((8_192, 0, 0, hw), (8_192, 256, 4_096, hw), (0, 400, 37, hw), (32_768, 24, 1_024, hw))
+        yield from (
+            (8_192, 0, 0, hw),
+            (8_192, 256, 4_096, hw),
+            (0, 400, 37, hw),
+            (0, 256, 4_096, hw),
+            (32_768, 24, 1_024, hw),
+        )
+        yield from ((1_024, 25, 1_024, hw), (1_024, 24, 1_100, hw))
         yield max(ridge - draw(20, 30), 1), draw(40, 60), draw(500, 4_000), hw
         yield ridge + draw(100, 900), draw(2, 30), draw(500, 4_000), hw
     yield draw(64, 160), 0, 0, H100_8B
@@ -123,15 +130,7 @@ MISTAKES = """
 EXERCISE = exercise(
     SOLUTION,
     groups=[
-        values(
-            "values",
-            SOLUTION,
-            steps,
-            written("roofline", "Hardware"),
-            trouble,
-            count="steps",
-            driver=nb06.roofline,
-        )
+        values("values", SOLUTION, steps, written("roofline", "Hardware"), trouble, count="steps", driver=nb06.roofline)
     ],
     mistakes=MISTAKES,
     same=same_floats,

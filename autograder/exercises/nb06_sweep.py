@@ -16,9 +16,12 @@ def sweeps(seed: int) -> Iterator[tuple]:
     """Chunks that divide the prompt, that leave one token, as long as it, longer; ones; equal ones; out of order."""
     draw = draws(seed)
     for m in (REFERENCE, cost(draw)):
-        yield [1_024, 128, 8_192], 8_192, 24, m
+        for prompt, users in ((8_192, 24), (8_192, 25), (8_000, 24)):
+            yield [1_024, 128, 8_192], prompt, users, m
+        yield [512, 1_024, 64], 8_192, 24, m
         yield [3, 4, 11, 12, 13, 4, 1], 12, 1, m
         yield [2, 1], 1, 3, m
+    yield [8_192, 4_096], 8_192, 1, [0, 1, 1]
     prompt = draw(3_000, 9_000)
     sizes = [draw(700, 900), draw(100, 300), prompt, prompt + draw(50, 900), prompt - 1, prompt + 1]
     yield sizes, prompt, draw(2, 60), cost(draw)
