@@ -684,7 +684,7 @@ for answer in EXERCISES["worst_gap"].wrong_answers:
     always_right += [answer.name] if said == truth else []
     print(f"{answer.name:18}" + "".join(f"{us:10,}{'*' if us == right else ' '} " for us, right in zip(said, truth)))
     right_twice += [answer.name] if said[:2] == truth[:2] and said != truth else []
-assert "between_starts" in right_twice and always_right == ["before_the_first", "after_the_last", "first_gap"]
+assert "between_starts" in right_twice and always_right == ["before_the_first", "after_the_last", "first_gap", "first_stop_counted"]
 
 # %% [markdown] id="break-ask"
 # `between_starts` is right in both baselines only because the step before the freeze and the step after it are equally
@@ -692,7 +692,7 @@ assert "between_starts" in right_twice and always_right == ["before_the_first", 
 #
 # 1. `longest_step` forgets the step after the prompt. In which baseline is it right, and why there?
 # 2. `step_after_added` is right in the exclusive baseline. What does it wrongly add in the mixed one?
-# 3. Three of the wrong ways are right in all three timelines. What must a timeline contain to show that they are wrong?
+# 3. Four of the wrong ways are right in all three timelines. What must a timeline contain to show that they are wrong?
 #
 # Now the wrong picks, in the real scheduler for 100 steps. It refuses some: a step must not exceed its budget.
 

@@ -115,6 +115,11 @@ MISTAKES = """
       after - before for  ->  (after[1] - before[1]) // after[3] for
     The wait is divided by the number of users. They all wait at the same time, and each waits all of it.
 
+    first_stop_counted
+      tokens = [stop for  ->  tokens = [steps[0][1]] + [stop for
+    The stop of the first step is counted as a token, whether or not that step has decodes. Where it has none, the users
+    had no token yet.
+
     decodes_alone
       for _, stop, _, decodes in steps if decodes  ->  for _, stop, tokens, _ in steps if not tokens
     A step with prompt tokens brings the users no token here. It does when it has decodes too: look at the decodes, and
@@ -123,17 +128,7 @@ MISTAKES = """
 
 EXERCISE = exercise(
     SOLUTION,
-    groups=[
-        values(
-            "values",
-            SOLUTION,
-            timelines,
-            label,
-            trouble,
-            count="timelines",
-            driver=nb00.worst_gap,
-        )
-    ],
+    groups=[values("values", SOLUTION, timelines, label, trouble, count="timelines", driver=nb00.worst_gap)],
     mistakes=MISTAKES,
     reread="Reread notebook 00, section 3.",
     imports=IMPORTS,

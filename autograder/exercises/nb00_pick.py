@@ -129,17 +129,7 @@ MISTAKES = """
 
 EXERCISE = exercise(
     SOLUTION,
-    groups=[
-        values(
-            "values",
-            SOLUTION,
-            queues,
-            label,
-            trouble,
-            count="queues",
-            driver=nb00.whole_prompt_pick,
-        )
-    ],
+    groups=[values("values", SOLUTION, queues, label, trouble, count="queues", driver=nb00.whole_prompt_pick)],
     mistakes=MISTAKES,
     reread="Reread notebook 00, section 5.",
     imports="import numpy as np\nfrom collections.abc import Sequence",

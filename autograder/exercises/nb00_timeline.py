@@ -86,6 +86,15 @@ MISTAKES = """
     Your steps start when they stop: `start` already was the next step's start when the row was made. Append the row
     first.
 
+    start_not_added
+      stop = start + m  ->  stop = m
+    A step stops when it has taken its time here, as if it had started at 0. Add its start.
+
+    stops_added_up
+      start = stop  ->  start += stop
+    The next step starts too late: `stop` is a time already, and you add it to the start before. The next start is this
+    stop.
+
     floats
       return rows  ->  return [tuple(map(float, row)) for row in rows]
     The numbers are right and their type is not: these are floats. Whole microseconds added up stay whole.

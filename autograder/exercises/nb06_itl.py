@@ -124,17 +124,7 @@ MISTAKES = """
 
 EXERCISE = exercise(
     SOLUTION,
-    groups=[
-        values(
-            "values",
-            SOLUTION,
-            waits,
-            label,
-            trouble,
-            count="lists of gaps",
-            driver=nb06.itl,
-        )
-    ],
+    groups=[values("values", SOLUTION, waits, label, trouble, count="lists of gaps", driver=nb06.itl)],
     mistakes=MISTAKES,
     reread="Reread notebook 06, section 2.",
     imports="import numpy as np\nfrom collections.abc import Sequence",

@@ -109,6 +109,16 @@ MISTAKES = """
       ttft, max(steps)  ->  max(steps), ttft
     Two columns are swapped: first the TTFT, then the worst gap.
 
+    empty_last_step
+      range(0, prompt, chunk)  ->  range(0, prompt + 1, chunk)
+    When the chunks divide the prompt, you add one step more, with nothing of the prompt in it. The prompt is done
+    before.
+
+    full_chunk_gap
+      max(steps)  ->  m.step_us(chunk, users)
+    Your worst gap is the step of a full chunk, also when the prompt is shorter than the chunk. A step has no more
+    tokens than are left.
+
     not_rounded
       1_000_000 // ttft  ->  1_000_000 / ttft
     The throughput is a float. It is rounded down to a whole number: divide with // instead of /.
