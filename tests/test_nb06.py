@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from autograder.check import evaluate
 from autograder.exercises import EXERCISES, nb06_roofline
+from autograder.kept import solution_text
 from course_lib.cost import linear
 from course_lib.cost.attention import AttentionCost
 from course_lib.cost.devices import DEVICES, MODELS
@@ -206,6 +207,26 @@ def test_an_answer_against_the_fact_fails_at_every_seed(fact, monkeypatch):
     for seed in (2, 0, 11):
         fn = eval(source, globals())
         assert not evaluate(exercise, exercise.groups[0], fn, seed).passed
+
+
+@pytest.mark.parametrize(
+    "name, patch",
+    [
+        ("sweep", "step_us = lambda *_: 1"),
+        ("sweep", "fixed_us = property(lambda m: 0)"),
+        ("pick_chunk", "decode_us = property(lambda m: 0)"),
+    ],
+)
+def test_a_cost_that_an_answer_changes_for_all_is_not_the_judges(name, patch, monkeypatch):
+    attribute, _, value = patch.partition(" = ")
+    monkeypatch.setattr(LinearCost, attribute, getattr(LinearCost, attribute))  # restored afterwards
+    right = EXERCISES[name].compile(solution_text(EXERCISES[name].solution))
+
+    def patches(*args):
+        setattr(LinearCost, attribute, eval(value))
+        return right(*args)
+
+    assert "it should be" in message(name, patches)
 
 
 def test_numbers_that_are_right_and_not_whole_are_told_so():

@@ -8,16 +8,15 @@ import numpy as np
 
 from autograder.drivers import nb00
 from autograder.exercise import Call
-from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, cost, wrong_number
+from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, Cost, cost, wrong_number
 from autograder.kit import draws, exercise, values
-from course_lib.cost.linear import LinearCost
 
 SOLUTION = "course_lib.lessons.nb00_freeze:worst_gap"
 
 
 def rows(work: list[tuple[int, int]], numbers: list[int], start: int = 0) -> list[tuple[int, int, int, int]]:
     """The timeline of steps with these (prompt tokens, decodes)."""
-    m, made = LinearCost(*numbers), []
+    m, made = Cost(*numbers), []
     for tokens, decodes in work:
         stop = start + m.step_us(tokens, decodes)
         made.append((start, stop, tokens, decodes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autograder.drivers import nb00
-from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, cost, written, wrong_number
+from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, by_numbers, cost, written, wrong_number
 from autograder.kit import draws, exercise, values
 
 SOLUTION = "course_lib.cost.linear:step_us"
@@ -92,7 +92,7 @@ MISTAKES = """
 
 EXERCISE = exercise(
     SOLUTION,
-    groups=[values("values", SOLUTION, steps, written("step_us"), wrong_number, count="steps", driver=nb00.with_cost)],
+    groups=[values("values", SOLUTION, steps, written("step_us"), wrong_number, count="steps", driver=by_numbers)],
     mistakes=MISTAKES,
     reread="Reread notebook 00, section 2.",
     imports=IMPORTS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autograder.drivers import nb00
-from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, cost, written, wrong_rows
+from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, by_numbers, cost, written, wrong_rows
 from autograder.kit import draws, exercise, values
 
 SOLUTION = "course_lib.lessons.nb00_freeze:one_shot_timeline"
@@ -103,9 +103,7 @@ MISTAKES = """
 EXERCISE = exercise(
     SOLUTION,
     groups=[
-        values(
-            "values", SOLUTION, prompts, written("one_shot_timeline"), trouble, count="timelines", driver=nb00.with_cost
-        )
+        values("values", SOLUTION, prompts, written("one_shot_timeline"), trouble, count="timelines", driver=by_numbers)
     ],
     mistakes=MISTAKES,
     reread="Reread notebook 00, section 3.",

@@ -9,9 +9,8 @@ import numpy as np
 from autograder.compare import counted
 from autograder.drivers import nb00
 from autograder.exercise import Call
-from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, cost, written
+from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, Cost, by_numbers, cost, written
 from autograder.kit import draws, exercise, values
-from course_lib.cost.linear import LinearCost
 
 SOLUTION = "course_lib.lessons.nb06_tradeoff:pick_chunk"
 
@@ -42,7 +41,7 @@ def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
         return None
     why = "no chunk is shorter than 0 tokens"
     if got >= 0:
-        took = LinearCost(*numbers).step_us(int(got), users)
+        took = Cost(*numbers).step_us(int(got), users)
         relation = "is longer than" if took > target else "meets"
         chunk = counted(int(got), "token")
         why = f"a step with a chunk of {chunk} takes {took:,} us, which {relation} the target of {target:,} us"
@@ -120,9 +119,7 @@ MISTAKES = """
 
 EXERCISE = exercise(
     SOLUTION,
-    groups=[
-        values("values", SOLUTION, targets, written("pick_chunk"), trouble, count="targets", driver=nb00.with_cost)
-    ],
+    groups=[values("values", SOLUTION, targets, written("pick_chunk"), trouble, count="targets", driver=by_numbers)],
     mistakes=MISTAKES,
     reread="Reread notebook 06, section 4.",
     imports=IMPORTS,

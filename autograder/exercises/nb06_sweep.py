@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autograder.drivers import nb00
-from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, cost, written, wrong_rows
+from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, by_numbers, cost, written, wrong_rows
 from autograder.kit import draws, exercise, values
 
 SOLUTION = "course_lib.lessons.nb06_tradeoff:sweep"
@@ -130,7 +130,7 @@ MISTAKES = """
 
 EXERCISE = exercise(
     SOLUTION,
-    groups=[values("values", SOLUTION, sweeps, written("sweep"), trouble, count="sweeps", driver=nb00.with_cost)],
+    groups=[values("values", SOLUTION, sweeps, written("sweep"), trouble, count="sweeps", driver=by_numbers)],
     mistakes=MISTAKES,
     reread="Reread notebook 06, section 3.",
     imports=IMPORTS,
