@@ -33,15 +33,10 @@ def steps(seed: int) -> Iterator[tuple]:
     for hw in (H100_8B, other):
         weights, flops, _, bytes_per_us, flops_per_us = hw
         ridge = weights * flops_per_us // (flops * bytes_per_us)  # reading and arithmetic take equally long
-        yield from ((0, 24, 1_024, hw), (1_024, 24, 1_024, hw), (1, 0, 0, hw), (0, 1, 8_000, hw), (1, 1, 8_000, hw))
-        yield from (
-            (8_192, 0, 0, hw),
-            (8_192, 256, 4_096, hw),
-            (0, 400, 37, hw),
-            (0, 256, 4_096, hw),
-            (32_768, 24, 1_024, hw),
-        )
-        yield from ((1_024, 25, 1_024, hw), (1_024, 24, 1_100, hw))
+        for alone in ((1, 0, 0), (8_192, 0, 0), (0, 24, 1_024), (0, 1, 8_000), (0, 400, 37), (0, 256, 4_096)):
+            yield *alone, hw
+        for both in ((1_024, 24, 1_024), (1_024, 25, 1_024), (1_024, 24, 1_100), (1, 1, 8_000), (32_768, 256, 4_096)):
+            yield *both, hw
         yield max(ridge - draw(20, 30), 1), draw(40, 60), draw(500, 4_000), hw
         yield ridge + draw(100, 900), draw(2, 30), draw(500, 4_000), hw
     yield draw(64, 160), 0, 0, H100_8B
