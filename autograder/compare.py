@@ -233,7 +233,7 @@ def error_text(call: Call, outcome: Raised) -> str:
             "work on a copy, or make a new object."
         )
     if outcome.type == "ResultChanged":
-        return f"{call.label}: {outcome.message}. Return a new list or array each time, or a copy."
+        return f"{call.label.rstrip(',')}: {outcome.message}. Return a new list or array each time, or a copy."
     text = f": {outcome.message}" if outcome.message else ""
     place = f" ({outcome.line})" if outcome.line else ""
     return f"{call.label} raised {outcome.type}{text}{place}."
