@@ -16,11 +16,13 @@ SOLUTION = "course_lib.lessons.nb03_positions:check_positions"
 MOST_SHOWN = 7  # wrong prefills that a message explains; the others it names
 ASK = {  # by kind of question: what a test must ask
     "chunks": "cut the prompt into several chunks",
-    "ragged": "equal chunks do not show it: use ragged ones, a longer chunk after a shorter one",
-    "cold": "behind a hit that is right: cut a prompt into several chunks without a hit",
-    "hit": "without a hit that is right: pass a hit greater than 0",
-    "reference": "it agrees with itself whatever the cut: compare with reference",
+    "ragged": "use ragged chunks, a longer one after a shorter one, since with equal chunks that is right",
+    "cold": "cut a prompt into several chunks without a hit, since behind a hit that is right",
+    "hit": "pass a hit greater than 0, since without one that is right",
+    "reference": "call reference, since the prefill agrees with itself whatever the cut",
 }
+ASKED = "What you ask brings out these, but what you compare does not show them:"
+HIDDEN = "All tokens of your prompt are alike, so attention returns the same whatever it looks at. That may hide these:"
 NEVER = {
     "prefill": "It never calls prefill_fn.",
     "reference": "It never calls reference.",
@@ -67,25 +69,20 @@ def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     if all(isinstance(o, Returned) and isinstance(o.value, np.ndarray) and o.value.dtype == bool for o in outcomes):
         what = f"Your test returns what it found, and no check reads that: use assert. So it {let_through}."
         return Verdict(False, what=what + printed_note(outcomes[0]), which=_unasked(outcomes))
-    asked = [name for name in survivors if WRONG[name].needs in usage(by_name[name])]
+    unasked = [name for name in survivors if WRONG[name].needs not in usage(by_name[name])]
+    asked = [name for name in survivors if name not in unasked]
     alike = bool(asked) and _all_alike(outcomes)
-    lines = [f"  - {name}: {_advice(name, name in asked, alike)}" for name in survivors[:MOST_SHOWN]]
-    lines += [f"  - and {', '.join(survivors[MOST_SHOWN:])}."] * (len(survivors) > MOST_SHOWN)
-    what, which = f"Your test {let_through}:\n" + "\n".join(lines) + "\n", _unasked(outcomes)
-    if alike:
-        what += "All tokens of your prompt are alike, so attention returns the same whatever it looks at.\n"
-        which = "Use a prompt of different tokens." + (f" {which}" if len(survivors) > len(asked) else "")
-    return Verdict(False, what=what + printed_note(by_name[survivors[0]]), which=which)
-
-
-def _advice(name: str, asked: bool, alike: bool) -> str:
-    """What is wrong, and what is left to do for a test that has, or has not, asked what shows it, of tokens alike."""
-    needs, what, compare = WRONG[name]
-    if not asked:
-        return f"{what}. To refuse it: {ASK[needs]}. Then {compare}."
-    if alike:
-        return f"{what}. To refuse it: use different tokens, and {compare}."
-    return f"{what}. What you ask brings it out, but what you compare does not show it. To refuse it: {compare}."
+    lines = [f"Your test {let_through}:"]
+    for place, name in enumerate((unasked + asked)[:MOST_SHOWN]):
+        needs, mistake, compare = WRONG[name]
+        lines += [HIDDEN if alike else ASKED] * (place == len(unasked))
+        lines.append(
+            f"  - {name}: {mistake}. To refuse it: {compare if name in asked else f'{ASK[needs]}. Then {compare}'}."
+        )
+    lines += [f"  - and {', '.join((unasked + asked)[MOST_SHOWN:])}."] * (len(survivors) > MOST_SHOWN)
+    which = "" if alike and not unasked else _unasked(outcomes)
+    what = "\n".join(lines) + "\n" + printed_note(by_name[survivors[0]])
+    return Verdict(False, what=what, which=f"Use a prompt of different tokens. {which}".strip() if alike else which)
 
 
 def _all_alike(outcomes: Sequence[Outcome]) -> bool:
@@ -99,7 +96,7 @@ def _unasked(outcomes: Sequence[Outcome]) -> str:
     does = {kind for outcome in outcomes for kind in usage(outcome)}
     missing = [text for kind, text in NEVER.items() if kind not in does and (kind != "cold" or "chunks" in does)]
     if not missing:
-        return "It asks what brings them out. Then compare K, V and logits with reference, in every bit."
+        return "Compare K, V and logits with reference, in every bit."
     return " ".join(missing if "prefill" in does else missing[:1])
 
 
