@@ -372,9 +372,7 @@ def test_the_judge_survives_whatever_comes_back():
     for _ in range(12):
         outcomes = []
         for _ in calls:
-            asked = tuple(
-                (draw.choice(("reference", "prefill_fn")), *(any_plain(),) * draw.randrange(4)) for _ in "abc"
-            )
+            asked = tuple((draw.choice(parts), *(any_plain(),) * draw.randrange(4)) for _ in "abc")
             error = draw.choice(("AssertionError", "ValueError"))
             outcomes.append(draw.choice((Returned(any_plain(), asked=asked), Raised(error, "x", asked=asked))))
         assert not judge(CHECK, group, calls, outcomes).passed

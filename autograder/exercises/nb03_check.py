@@ -76,9 +76,8 @@ def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     for place, name in enumerate((unasked + asked)[:MOST_SHOWN]):
         needs, mistake, compare = WRONG[name]
         lines += [HIDDEN if alike else ASKED] * (place == len(unasked))
-        lines.append(
-            f"  - {name}: {mistake}. To refuse it: {compare if name in asked else f'{ASK[needs]}. Then {compare}'}."
-        )
+        todo = compare if name in asked else f"{ASK[needs]}. Then {compare}"
+        lines.append(f"  - {name}: {mistake}. To refuse it: {todo}.")
     lines += [f"  - and {', '.join((unasked + asked)[MOST_SHOWN:])}."] * (len(survivors) > MOST_SHOWN)
     which = "" if alike and not unasked else _unasked(outcomes)
     what = "\n".join(lines) + "\n" + printed_note(by_name[survivors[0]])
@@ -104,7 +103,7 @@ def usage(outcome: Outcome) -> frozenset[str]:
     """What kinds of question a test put to its two callbacks: keys of NEVER."""
     does = set()
     for asked in outcome.asked:
-        if asked[0] == "reference":
+        if fits(asked, (str, [int])):
             does.add("reference")
         elif fits(asked, (str, [int], [int], int)) and asked[2]:
             _, _, sizes, hit = asked

@@ -26,7 +26,7 @@ WEIGHTS = (0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20
 RIGHT = {
     "plain": "a right prefill",
     "busy": "a right prefill with blocks of 4 tokens and two other requests in the batch",
-    "early": "a right prefill that publishes each chunk's tokens at once and finds them again as a longer hit",
+    "early": "a right prefill that publishes its first chunk at once and goes on behind it as behind a hit",
     "recut": "a right prefill that computes the hit itself, in chunks of its own and blocks of one token",
 }
 
