@@ -61,7 +61,7 @@ def named(
     if len(wrong) > 1:
         which = "Several mistakes do this. " + " Or: ".join(w.message for w in wrong)
     if exercise.kind_only:
-        which = f"A test that asks the same, and accepts and refuses the same, is known. Of it we say: {which}"
+        which = f"A known test asks the same kinds of question, and accepts and refuses the same. Of that one: {which}"
     where = next((w.reread for w in wrong if w.reread), exercise.reread)
     return replace(verdict, which=which, where=where, mistakes=tuple(w.name for w in wrong))
 
