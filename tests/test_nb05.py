@@ -356,7 +356,10 @@ UNNAMED = {
         """,
     "abort": r"""
         order_of_the_chunks
-          = state.running[first:]  ->  = sorted(state.running[first:], key=lambda r: str(state.chunks).index(f"id={r.id},"))
+          | first, ids = len(state.running) - state.admitted, [c.request_id for c in state.chunks]
+          | state.waiting[:0] = sorted(state.running[first:], key=lambda r: ids.index(r.id))
+          | del state.running[first:]
+          | state.chunks, state.admitted = (), 0
         Order of running.
 
         one_chunk_is_a_decode

@@ -1,5 +1,7 @@
 """Exercise 5.3, abort: the step was not computed, so everything is as it was before it was opened."""
 
+from functools import partial
+
 from autograder.drivers import nb05
 from autograder.exercises.nb05_states import FORM, IMPORTS, label, states, trouble
 from autograder.kit import exercise, values
@@ -93,7 +95,11 @@ MISTAKES = r"""
 
 EXERCISE = exercise(
     SOLUTION,
-    groups=[values("states", SOLUTION, states, label("abort"), trouble, count="steps", driver=nb05.abort, form=FORM)],
+    groups=[
+        values(
+            "states", SOLUTION, states, partial(label, "abort"), trouble, count="steps", driver=nb05.abort, form=FORM
+        )
+    ],
     mistakes=MISTAKES,
     reread="Reread notebook 05, section 4.",
     imports=IMPORTS,

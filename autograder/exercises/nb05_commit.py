@@ -1,5 +1,7 @@
 """Exercise 5.2, commit: the step was computed, so each request with a chunk in it advances."""
 
+from functools import partial
+
 from autograder.drivers import nb05
 from autograder.exercises.nb05_states import FORM, IMPORTS, label, states, trouble
 from autograder.kit import exercise, values
@@ -116,7 +118,14 @@ EXERCISE = exercise(
     SOLUTION,
     groups=[
         values(
-            "states", SOLUTION, states, label("commit"), trouble, count="steps", driver=nb05.commit, form=(*FORM, [int])
+            "states",
+            SOLUTION,
+            states,
+            partial(label, "commit"),
+            trouble,
+            count="steps",
+            driver=nb05.commit,
+            form=(*FORM, [int]),
         )
     ],
     mistakes=MISTAKES,

@@ -11,6 +11,7 @@ from autograder.drivers import nb05
 from autograder.drivers.nb05 import Row
 from autograder.exercise import Call
 from autograder.kit import exercise, values
+from autograder.plain import short
 
 SOLUTION = "course_lib.schedule.plan:plan_step"
 KINDS = 16  # of requests
@@ -20,7 +21,7 @@ def request_in(kind: int, number: int, rng: np.random.Generator) -> tuple[int, .
     """A request in one of the situations that a planner tells apart."""
     prompt, answer, c = (int(rng.integers(*bounds)) for bounds in ((5, 12), (3, 6), (1, 4)))
     end = prompt + answer
-    prompt, *more = [
+    sizes = [
         (prompt,),
         (prompt, answer, end - 1, c),  # decoding
         (prompt, 0, c),
@@ -37,62 +38,59 @@ def request_in(kind: int, number: int, rng: np.random.Generator) -> tuple[int, .
         (prompt, 0, prompt - 1, prompt - 1),
         (1,),
         (prompt, answer, end - 2, prompt),
-    ][kind]
-    return Row(number, prompt, *more)[:]
-
-
-def decodes(count: int) -> list[tuple]:
-    return [tuple(Row(i, 5, 1, 5)) for i in range(count)]
+    ]
+    return (number, *sizes[kind])
 
 
 def states(seed: int, knobs: bool) -> Iterator[tuple]:
     """(requests, budget, max_chunk, max_num_seqs); without knobs there is no cap, and the budget alone limits."""
     rng = np.random.default_rng(seed)
 
-    def some(kinds) -> list[tuple]:
+    def some(*kinds: int) -> list[tuple]:
         return [request_in(kind, number, rng) for kind, number in zip(kinds, rng.permutation(40).tolist())]
 
-    mixed = tuple(some([0, 1, 4, 3, 5, 6, 2, 10, 7, 12]))
-    prompts = [tuple(Row(i, 40)) for i in range(1, 5)]
+    decodes = [(i, 5, 1, 5) for i in range(12)]
+    prompts = [(i, 40) for i in range(12, 16)]
+    crowd = [(i, 5, 1, 5) for i in range(100, 140)] + [(i, 2_500) for i in range(3)]
+    mixed = tuple(some(*range(KINDS)))
     if knobs:
-        yield decodes(1) + prompts, 41, 10, 64  # all four, each up to the cap
-        yield decodes(1) + prompts, 25, 10, 64  # the third gets what is left
-        yield decodes(1) + prompts, 64, 0, 3  # max_num_seqs leaves room for two prompts
-        yield decodes(6), 64, 1, 4
+        yield decodes[:1] + prompts, 41, 10, 64  # all four, each up to the cap
+        yield decodes[:1] + prompts, 25, 10, 64  # the third gets what is left
+        yield decodes[:1] + prompts, 64, 0, 3  # max_num_seqs leaves room for two prompts
+        yield decodes[:6], 64, 1, 4
         yield [], 8, 4, 2
-        yield mixed, 0, 3, 5
-        yield from ((some([kind]), 40, cap, 8) for kind in range(KINDS) for cap in (0, 2))
-        for budget in (1, 9, 100):
-            yield from ((mixed, budget, cap, seqs) for cap in (0, 1, 2, 7) for seqs in (1, 2, 3, 7, 8))
+        yield crowd, 4_096, 2_048, 42
+        yield from ((some(kind), 40, cap, 8) for kind in range(KINDS) for cap in (0, 2))
+        limits = [(budget, cap, seqs) for budget in (0, 1, 9, 100) for cap in (0, 1, 7) for seqs in (1, 2, 3, 13, 14)]
     else:
-        yield decodes(12) + [(12, 20)], 8, 0, 64  # more decodes than budget
-        yield decodes(8) + [(12, 20)], 8, 0, 64
+        yield decodes + prompts[:1], 8, 0, 64  # more decodes than budget
+        yield decodes[:8] + prompts[:1], 8, 0, 64
         yield [(3, 9, 0, 9), (1, 20, 0, 4), (2, 8, 1, 8)], 16, 0, 64  # a finished one in front
         yield [(0, 9, 5), (1, 8, 1, 8)], 32, 0, 64  # to be recomputed, answer included
         yield [(0, 40), (1, 8, 1, 8), (2, 8, 0, 7), (3, 40)], 32, 0, 64
         yield [], 8, 0, 64
-        yield from ((some([kind]), budget, 0, 64) for kind in range(KINDS) for budget in (40, 1))
+        yield crowd, 4_096, 0, 64
+        yield from ((some(kind), budget, 0, 64) for kind in range(KINDS) for budget in (40, 1))
         needed = sum(Row(*row).tokens - Row(*row).computed for row in mixed)
-        yield from ((mixed, budget, 0, 64) for budget in range(needed + 2))
+        limits = [(budget, 0, 64) for budget in (*range(12), *range(12, needed, 5), needed, needed + 1)]
+    yield from ((mixed, *three) for three in limits)
     for _ in range(25):
-        rows = some(rng.integers(0, KINDS, rng.integers(2, 10)))
+        rows = some(*rng.integers(0, KINDS, rng.integers(2, 10)))
         cap, seqs = (rng.integers(0, 4) * rng.integers(1, 6), rng.integers(1, len(rows) + 2)) if knobs else (0, 64)
         yield rows, int(rng.integers(1, 60)), int(cap), int(seqs)
 
 
 def label(rows: list | tuple, budget: int, cap: int, max_num_seqs: int) -> str:
-    listed = "; ".join(_written(Row(*row)) for row in rows)
-    listed = f"[{listed}]" if isinstance(rows, list) else f"({listed})"
-    return f"plan_step({listed}, budget {budget}, max_chunk {cap}, max_num_seqs {max_num_seqs})"
+    def written(r: Row) -> str:
+        if r.computed == r.tokens:
+            return f"{r.id}: all {r.tokens} computed"
+        if r.prompt <= r.computed == r.tokens - 1 and r.computed > r.cached:
+            return f"{r.id}: decoding"
+        found = "cached" if 0 < r.cached == r.computed else "computed"
+        return f"{r.id}: prompt of {r.prompt}{f' and {r.answer} of answer' * bool(r.answer)}, {r.computed} {found}"
 
-
-def _written(r: Row) -> str:
-    if r.computed == r.tokens:
-        return f"{r.id}: all {r.tokens} computed"
-    if r.prompt <= r.computed == r.tokens - 1 and r.computed > r.cached:
-        return f"{r.id}: decoding"
-    again = f" and {r.answer} of answer" if r.answer else ""
-    return f"{r.id}: prompt of {r.prompt}{again}, {r.computed} {'cached' if r.cached == r.computed > 0 else 'computed'}"
+    listed = short("; ".join(written(Row(*row)) for row in rows), 500)
+    return f"plan_step([{listed}], budget {budget}, max_chunk {cap}, max_num_seqs {max_num_seqs})"
 
 
 def trouble(call: Call, got: tuple, wanted: tuple) -> str | None:
@@ -102,18 +100,17 @@ def trouble(call: Call, got: tuple, wanted: tuple) -> str | None:
     if changed:
         return f"{call.label} has changed {changed[0][1]} of request {changed[0][0]}. A plan only reads the requests."
     for i, start, stop in chunks:
-        if i not in rows:
-            return f"{call.label} has a chunk of request {i}, which it was not given."
-        r, chunk = rows[i], f"Chunk({i}, {start}, {stop})"
+        r, has = rows.get(i), f"{call.label} has Chunk({i}, {start}, {stop})"
+        if r is None:
+            return f"{has}, of request {i}, which it was not given."
         if start != r.computed:
-            done = counted(r.computed, "token")
-            return f"{call.label} has {chunk}; request {i} has {done} computed, so it starts there."
+            return f"{has}; request {i} has {counted(r.computed, 'token')} computed, so it starts there."
         if r.computed == r.tokens:
-            return f"{call.label} has {chunk}; request {i} has no token left to compute."
+            return f"{has}; request {i} has no token left to compute."
         if not start < stop <= r.tokens:
-            return f"{call.label} has {chunk}; request {i} has {counted(r.tokens, 'token')}, and a chunk at least one."
+            return f"{has}; request {i} has {counted(r.tokens, 'token')}, and a chunk at least one."
         if cap and stop - start > cap:
-            return f"{call.label} has {chunk}: more tokens than max_chunk={cap}."
+            return f"{has}: more tokens than max_chunk={cap}."
     total = sum(stop - start for _, start, stop in chunks)
     if len({i for i, *_ in chunks}) < len(chunks):
         return f"{call.label} has two chunks of one request."
@@ -121,11 +118,8 @@ def trouble(call: Call, got: tuple, wanted: tuple) -> str | None:
         return f"{call.label} plans {counted(total, 'token')}; the budget is {budget}."
     if len(chunks) > max_num_seqs:
         return f"{call.label} serves {counted(len(chunks), 'request')}; max_num_seqs is {max_num_seqs}."
-    return None if got == wanted else f"{call.label} is {_shown(chunks)}, it should be {_shown(wanted[0])}."
-
-
-def _shown(chunks: tuple) -> str:
-    return "(" + ", ".join(f"{i}: [{start}, {stop})" for i, start, stop in chunks) + ")"
+    plans = (short(", ".join(f"{i}: [{a}, {b})" for i, a, b in plan), 400) for plan in (chunks, wanted[0]))
+    return None if got == wanted else "{} is ({}), it should be ({}).".format(call.label, *plans)
 
 
 MISTAKES = r"""
@@ -250,8 +244,7 @@ EXERCISE = exercise(
     ],
     mistakes=MISTAKES,
     reread="Reread notebook 05, section 3.",
-    imports="import numpy as np\nfrom collections.abc import Sequence\n"
-    "from course_lib.schedule.request import Chunk, Request",
+    imports="import numpy as np\nfrom collections.abc import Sequence\nfrom course_lib.schedule.request import Chunk, Request",
     library=("course_lib.schedule.policies:plan_in_order",),
     driver=nb05.plan_step,
 )  # fmt: skip

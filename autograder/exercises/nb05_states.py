@@ -12,7 +12,7 @@ from autograder.exercise import Call
 from autograder.kit import shown
 
 IMPORTS = "import numpy as np\nfrom collections.abc import Mapping\nfrom course_lib.lessons.nb05_budget import State"
-FORM = ([int], [int], [(int, int, int)], int, [(int, [int], [str])])  # of a state, as its driver returns it
+FORM = ([int], [int], [(int, int, int)], int, [(int, [int])], [(int, str)])  # of a state, as its driver returns it
 
 RUNNING = tuple(
     "decode last stopped half half_one half_stopped ends ends_last ends_stopped one one_last again again_prompt past "
@@ -67,8 +67,11 @@ def states(seed: int) -> Iterator[tuple]:
     rng = np.random.default_rng(seed)
 
     def state(running: str, admitted: str = "", waiting: str = "", turned: bool = False) -> tuple:
-        """Of requests in these situations. The chunks stand as a plan has them, decodes first, or in reverse."""
-        ids = rng.permutation(60).tolist()
+        """Of requests in these situations, with ascending ids; their chunks stand as a plan has them, decodes first.
+
+        turned   the ids descend, and the chunks stand in reverse
+        """
+        ids = sorted(rng.permutation(60).tolist()[:20], reverse=not turned)
         draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
         queues = [[request_in(k, ids.pop(), draw) for k in kinds.split()] for kinds in (waiting, running, admitted)]
         waits, runs, new = ([tuple(row) for row, _ in queue] for queue in queues)
@@ -93,27 +96,18 @@ def states(seed: int) -> Iterator[tuple]:
         yield state(*map(" ".join, (kinds, new, waits)), turned=bool(rng.integers(2)))
 
 
-def label(what: str) -> Callable[..., str]:
-    """How a message writes a call of `what` with a state."""
-
-    def written(waiting: tuple, running: tuple, chunks: tuple, admitted: int) -> str:
-        step = ", ".join(f"{i}: [{start}, {stop})" for i, start, stop in chunks)
-        return f"{what} of a step with the chunks {step}, running {_ids(running)}, waiting {_ids(waiting)}"
-
-    return written
-
-
-def _ids(rows: tuple) -> str:
-    return shown([Row(*row).id for row in rows])
+def label(what: str, waiting: tuple, running: tuple, chunks: tuple, admitted: int) -> str:
+    step = ", ".join(f"{i}: [{start}, {stop})" for i, start, stop in chunks)
+    queues = f"running {shown([row[0] for row in running])}, waiting {shown([row[0] for row in waiting])}"
+    return f"{what} of a step with the chunks {step}, {queues}, admitted {admitted}"
 
 
 def trouble(call: Call, got: tuple, wanted: tuple) -> str | None:
     """The first field of a request or of the state that is wrong, in a sentence."""
-    waiting, running, _, admitted = call.args
-    rows = [Row(*row) for row in running + waiting]
+    rows = [Row(*row) for row in call.args[1] + call.args[0]]  # running, then waiting
     if len(got[4]) != len(rows):
         return f"{call.label}: what came back could not be read."
-    for row, (computed, tokens, others), right in zip(rows, got[4], wanted[4]):
+    for row, (computed, tokens), right in zip(rows, got[4], wanted[4]):
         where = f"{call.label}: request {row.id} had {counted(row.tokens, 'token')}, {row.computed} of them computed"
         if len(tokens) != len(right[1]):
             return f"{where}. Afterwards it has {counted(len(tokens), 'token')}, it should have {len(right[1])}."
@@ -122,14 +116,14 @@ def trouble(call: Call, got: tuple, wanted: tuple) -> str | None:
             return f"{where}. Wanted are the tokens that it had{behind}."
         if computed != right[0]:
             return f"{where}. Afterwards num_computed is {computed}, it should be {right[0]}."
-        if others != right[2]:
-            return f"{where}. Its {', '.join(others)} must stay as it was."
+    if got[5]:
+        return f"{call.label}: {got[5][0][1]} of request {got[5][0][0]} has changed. All else of a request stays."
     for name, mine, right in zip(("waiting", "running"), got, wanted):
         if mine != right:
-            done = f" Finished are {shown(wanted[5])}." if len(wanted) > 5 else ""
+            done = f" Finished are {shown(wanted[6])}." if len(wanted) > 6 else ""
             return f"{call.label}: state.{name} is {shown(mine)} afterwards, it should be {shown(right)}.{done}"
-    if got[5:] != wanted[5:]:
-        return f"{call.label}: it returned {shown(got[5])}, finished are {shown(wanted[5])}."
+    if got[6:] != wanted[6:]:
+        return f"{call.label}: it returned {shown(got[6])}, finished are {shown(wanted[6])}."
     if got[2:4] != wanted[2:4]:
         return f"{call.label}: the step is still open. Afterwards state.chunks is () and state.admitted is 0."
     return None
