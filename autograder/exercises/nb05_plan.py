@@ -49,8 +49,7 @@ def states(seed: int, knobs: bool) -> Iterator[tuple]:
     def some(*kinds: int) -> list[tuple]:
         return [request_in(kind, number, rng) for kind, number in zip(kinds, rng.permutation(40).tolist())]
 
-    decodes = [(i, 5, 1, 5) for i in range(12)]
-    prompts = [(i, 40) for i in range(12, 16)]
+    decodes, prompts = [(i, 5, 1, 5) for i in range(12)], [(i, 40) for i in range(12, 16)]
     crowd = [(i, 5, 1, 5) for i in range(100, 140)] + [(i, 2_500) for i in range(3)]
     mixed = tuple(some(*range(KINDS)))
     if knobs:
@@ -244,7 +243,8 @@ EXERCISE = exercise(
     ],
     mistakes=MISTAKES,
     reread="Reread notebook 05, section 3.",
-    imports="import numpy as np\nfrom collections.abc import Sequence\nfrom course_lib.schedule.request import Chunk, Request",
+    imports="import numpy as np\nfrom collections.abc import Sequence\n"
+    "from course_lib.schedule.request import Chunk, Request",
     library=("course_lib.schedule.policies:plan_in_order",),
     driver=nb05.plan_step,
 )  # fmt: skip
