@@ -53,26 +53,25 @@ def states(seed: int, knobs: bool) -> Iterator[tuple]:
     crowd = [(i, 5, 1, 5) for i in range(100, 140)] + [(i, 2_500) for i in range(3)]
     mixed = tuple(some(*range(KINDS)))
     if knobs:
-        yield decodes[:1] + prompts, 41, 10, 64  # all four, each up to the cap
-        yield decodes[:1] + prompts, 25, 10, 64  # the third gets what is left
+        yield from ((decodes[:1] + prompts, budget, 10, 64) for budget in (41, 25))  # all four; two and a half
+        yield [(3, 9, 0, 9), (1, 20, 0, 4), (2, 8, 1, 8)], 16, 0, 1
         yield decodes[:1] + prompts, 64, 0, 3  # max_num_seqs leaves room for two prompts
         yield decodes[:6], 64, 1, 4
         yield [], 8, 4, 2
-        yield crowd, 4_096, 2_048, 42
         yield from ((some(kind), 40, cap, 8) for kind in range(KINDS) for cap in (0, 2))
         limits = [(budget, cap, seqs) for budget in (0, 1, 9, 100) for cap in (0, 1, 7) for seqs in (1, 2, 3, 13, 14)]
     else:
         yield decodes + prompts[:1], 8, 0, 64  # more decodes than budget
         yield decodes[:8] + prompts[:1], 8, 0, 64
         yield [(3, 9, 0, 9), (1, 20, 0, 4), (2, 8, 1, 8)], 16, 0, 64  # a finished one in front
-        yield [(0, 9, 5), (1, 8, 1, 8)], 32, 0, 64  # to be recomputed, answer included
+        yield [(0, 9, 5), (2, 9, 5, 11, 2), (1, 8, 1, 8)], 16, 0, 64  # recomputed, answer included
         yield [(0, 40), (1, 8, 1, 8), (2, 8, 0, 7), (3, 40)], 32, 0, 64
         yield [], 8, 0, 64
-        yield crowd, 4_096, 0, 64
         yield from ((some(kind), budget, 0, 64) for kind in range(KINDS) for budget in (40, 1))
         needed = sum(Row(*row).tokens - Row(*row).computed for row in mixed)
         limits = [(budget, 0, 64) for budget in (*range(12), *range(12, needed, 5), needed, needed + 1)]
     yield from ((mixed, *three) for three in limits)
+    yield crowd, 4_096, 2_048 if knobs else 0, 42 if knobs else 64
     for _ in range(25):
         rows = some(*rng.integers(0, KINDS, rng.integers(2, 10)))
         cap, seqs = (rng.integers(0, 4) * rng.integers(1, 6), rng.integers(1, len(rows) + 2)) if knobs else (0, 64)

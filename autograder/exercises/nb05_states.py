@@ -121,6 +121,9 @@ def trouble(call: Call, got: tuple, wanted: tuple) -> str | None:
     for name, mine, right in zip(("waiting", "running"), got, wanted):
         if mine != right:
             done = f" Finished are {shown(wanted[6])}." if len(wanted) > 6 else ""
+            for row in [row for row in rows if (row.id in mine) != (row.id in right) and done][:1]:
+                stops = ", and the sampled token is its stop token" if row.stop >= 0 else ""
+                done += f" Request {row.id} has max_tokens={row.max_tokens}{stops}."
             return f"{call.label}: state.{name} is {shown(mine)} afterwards, it should be {shown(right)}.{done}"
     if got[6:] != wanted[6:]:
         return f"{call.label}: it returned {shown(got[6])}, finished are {shown(wanted[6])}."
