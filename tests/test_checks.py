@@ -188,7 +188,7 @@ def test_no_constant_passes_a_group(exercise, group):
 def test_no_stub_and_no_echo_passes_a_group(exercise, group):
     def raises(error):
         def stub(*args, **kwargs):
-            raise error
+            raise error.with_traceback(None)  # or its traceback grows with each call
 
         return stub
 
