@@ -81,7 +81,7 @@ def named(
     if len(wrong) > 1:
         which = "Several mistakes do this. " + " Or: ".join(w.message for w in wrong)
     if exercise.kind_only:
-        which = f"A test that asks the same, and accepts and refuses the same, is known. Of it we say: {which}"
+        which = f"A known test asks the same kinds of question, and accepts and refuses the same. Of that one: {which}"
     where = next((w.reread for w in wrong if w.reread), exercise.reread)
     return replace(verdict, which=which, where=where, mistakes=tuple(w.name for w in wrong))
 
@@ -255,7 +255,7 @@ def error_text(call: Call, outcome: Raised) -> str:
     if outcome.type in ("Ended", "Timeout", "Unreadable") and not outcome.line:  # a sandbox says so
         return f"{call.label}: {outcome.message}."
     if outcome.type == "ResultChanged":
-        return f"{call.label}: {outcome.message}. Return a new list or array each time, or a copy."
+        return f"{call.label.rstrip(',')}: {outcome.message}. Return a new list or array each time, or a copy."
     text = f": {outcome.message}" if outcome.message else ""
     place = f" ({outcome.line})" if outcome.line else ""
     return f"{call.label} raised {outcome.type}{text}{place}."

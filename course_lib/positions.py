@@ -35,7 +35,7 @@ def positions(cached: int, computed: int, take: int) -> np.ndarray:
 
     cached     tokens attached from the prefix cache
     computed   tokens computed since then, by earlier chunks
-    returns    [take] int64, 0-based, counted from the start of the request
+    returns    [take] int64, 0-based, counted from the start of the request; a new array on each call
     """
     return np.arange(cached + computed, cached + computed + take)
 
@@ -46,7 +46,7 @@ def rope(x: np.ndarray, positions: np.ndarray, theta: float = 10000.0) -> np.nda
     x           [tokens, heads, head_dim]   float32, head_dim even
     positions   [tokens]                    int64, absolute
     theta       base of the frequencies
-    returns     [tokens, heads, head_dim]   float32
+    returns     [tokens, heads, head_dim]   float32, a new array: x stays as it is
 
     Pair i is (x[..., i], x[..., i + head_dim // 2]). It turns by
     positions * theta ** (-2 * i / head_dim); rope_cos_sin gives the cosines and sines.

@@ -298,7 +298,7 @@ assert max(gaps) == 230 == rows[1][1] - rows[1][0]  # in the mixed baseline it i
 # ### Exercise 0.3: the longest gap
 #
 # 6 minutes, difficulty 2 of 5, about two lines. For any schedule: there may be several prompts, alone or with decodes,
-# and steps without decodes at both ends. Loop over the rows as the example does; the check gives them as a NumPy array.
+# and steps without decodes at both ends. Loop over the rows as the example does; the check gives a list of such rows.
 
 # %% [markdown] id="gap-hints"
 # <details><summary>Hint 1: where to begin</summary>
@@ -340,7 +340,7 @@ def rows_of(work):
 
 exclusive = one_shot_timeline(PROMPT, USERS, m)
 mixed = rows_of([(0, USERS), (PROMPT, USERS), (0, USERS)])
-for name, steps in [("exclusive", np.array(exclusive)), ("mixed", np.array(mixed))]:
+for name, steps in [("exclusive", exclusive), ("mixed", mixed)]:
     start, stop, _, _ = steps[1]
     print(f"{name:9} baseline: the prompt's step takes {stop - start:,} us, the longest gap is {worst_gap(steps):,} us")
 
@@ -684,7 +684,7 @@ for answer in EXERCISES["worst_gap"].wrong_answers:
     always_right += [answer.name] if said == truth else []
     print(f"{answer.name:18}" + "".join(f"{us:10,}{'*' if us == right else ' '} " for us, right in zip(said, truth)))
     right_twice += [answer.name] if said[:2] == truth[:2] and said != truth else []
-assert "between_starts" in right_twice and always_right == ["before_the_first", "after_the_last", "first_gap"]
+assert "between_starts" in right_twice and always_right == ["before_the_first", "after_the_last", "first_gap", "first_stop_counted"]
 
 # %% [markdown] id="break-ask"
 # `between_starts` is right in both baselines only because the step before the freeze and the step after it are equally
@@ -692,7 +692,7 @@ assert "between_starts" in right_twice and always_right == ["before_the_first", 
 #
 # 1. `longest_step` forgets the step after the prompt. In which baseline is it right, and why there?
 # 2. `step_after_added` is right in the exclusive baseline. What does it wrongly add in the mixed one?
-# 3. Three of the wrong ways are right in all three timelines. What must a timeline contain to show that they are wrong?
+# 3. Four of the wrong ways are right in all three timelines. What must a timeline contain to show that they are wrong?
 #
 # Now the wrong picks, in the real scheduler for 100 steps. It refuses some: a step must not exceed its budget.
 
@@ -710,7 +710,7 @@ for answer in EXERCISES["whole_prompt_pick"].wrong_answers:
         signature[answer.name] = f"9,000 runs in {runs[LONG] or 'no step'}, 120 runs in {runs[SHORT] or 'no step'}, all users in {streamed} of 99 steps"
     print(f"{answer.name:32} {signature[answer.name]}")
 as_right = "9,000 runs in no step, 120 runs in no step, all users in 99 of 99 steps"
-assert [name for name, text in signature.items() if text == as_right] == ["budget_for_each", "strictly_less"]
+assert [name for name, text in signature.items() if text == as_right] == ["budget_for_each", "strictly_less", "all_or_none"]
 assert signature["around_the_head"].startswith("9,000 runs in no step, 120 runs in [10]")
 assert signature["head_always"].startswith("stopped") and signature["number_of_requests"].startswith("stopped")
 
@@ -718,8 +718,9 @@ assert signature["head_always"].startswith("stopped") and signature["number_of_r
 # With `around_the_head` the short prompt runs, and the long one still never does: another order does not help here
 # either.
 #
-# `strictly_less` and `budget_for_each` look right in this run. Which queue would show them? `head_only` is right about
-# the two new prompts, but not about the users: look at the last column. (At the start, 24 users come at once.)
+# `strictly_less`, `budget_for_each` and `all_or_none` look right in this run. Which queue would show them? `head_only`
+# and `equal_prompts_once` are right about the two new prompts, but not about the users: look at the last column. (At the
+# start, 24 users come at once, with prompts of 20 tokens each.)
 
 # %% [markdown] id="explore-text"
 # ## 8. Try other settings

@@ -32,6 +32,7 @@ from autograder import check
 from autograder.answers import InProcess
 from autograder.exercise import Returned
 from autograder.exercises import EXERCISES
+from autograder.exercises.nb03_prefills import RIGHT, WRONG
 from course_lib.diagnosis.kv_diff import first_divergence
 from course_lib.positions import rope_cos_sin
 from course_lib.prefill import one_pass, prefill
@@ -412,8 +413,10 @@ check.rope(rope, group="bits")
 # `k` and `v` are [layers, tokens, kv_heads, head_dim] of all tokens, the hit too, and `logits` are those of the last
 # token. All arithmetic is exact: right results are equal in every bit.
 #
-# Your test must accept two right prefills and refuse eight wrong ones. It refuses by raising an AssertionError, as `assert`
-# does. Here is a test that looks sensible, and what the check says about it:
+# Your test must accept four right prefills, which work in different ways, and refuse twenty wrong ones. A wrong one
+# returns arrays of the right shapes and dtype (float32) and raises no error: only numbers in them are wrong, in some a
+# single one in its last bit. Your test refuses by raising an AssertionError, as `assert` does. Here is a test that looks
+# sensible, and what the check says about it:
 
 # %% id="test-example"
 def weak_check(prefill_fn, reference):
@@ -429,11 +432,13 @@ except check.CheckFailed as error:
     print(str(error).splitlines()[0])
 
 # %% [markdown] id="test-exercise"
-# Each of the eight mistakes shows under certain conditions only. Before you write: which of these would show which
-# mistake? *several chunks; ragged chunks; a hit; a comparison of K; of all layers; of all bits; with the reference.*
+# Each mistake shows under certain conditions only. Before you write: which mistake can you think of that shows in one of
+# these alone? *several chunks; ragged chunks; a hit; a comparison of K; of V; of the logits; of one layer; of one token;
+# of the last bit; with the reference.*
 #
 # You may think that a prefill is right if its chunks agree with its one pass. But some mistakes are the same in every
-# cut.
+# cut. Or you may think that the logits tell everything, since all is computed for them. But the cache is kept for later
+# tokens, and it can be spoiled when attention has read it.
 #
 # ### Exercise 3.3: a test for positions
 #
@@ -502,33 +507,28 @@ for answer in EXERCISES["positions"].wrong_answers:
 
 # %% id="break-tests"
 exercise = EXERCISES["check_positions"]
-calls = exercise.groups[0].cases(check.PUBLIC_SEED)
-columns = [call.facts["prefill"] for call in calls]
-right = ("plain", "busy")
-order = sorted(range(len(columns)), key=lambda i: columns[i] not in right)
+columns = [*RIGHT, *WRONG]
+calls = sorted(exercise.groups[0].cases(check.PUBLIC_SEED), key=lambda call: columns.index(call.facts["prefill"]))
 accepted = {}
 for answer in exercise.wrong_answers:
     outcomes = InProcess(exercise.compile(answer.source), callbacks=exercise.callbacks).run(calls)
-    accepted[answer.name] = [isinstance(outcomes[i], Returned) for i in order]
-columns = [columns[i] for i in order]
+    accepted[answer.name] = [isinstance(outcome, Returned) for outcome in outcomes]
 
-fig, ax = plt.subplots(figsize=(9, 5))
+fig, ax = plt.subplots(figsize=(12, 8))
 for row, name in enumerate(accepted):
     for column, ok in enumerate(accepted[name]):
-        wanted = columns[column] in right
+        wanted = columns[column] in RIGHT
         look = {"facecolor": "white"} if ok == wanted else {"facecolor": "#f2c07a", "hatch": "xxx"}
         ax.add_patch(plt.Rectangle((column - 0.5, row - 0.5), 1, 1, edgecolor="0.5", **look))
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        ax.text(column, row, "accepts" if ok else "refuses", ha="center", va="center", fontsize=8, bbox=box)
 ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(accepted) - 0.5, -0.5))
-ax.set_title("hatched: the test is wrong about this prefill", pad=20)
-ax.set_xticks(range(len(columns)), columns, rotation=30, ha="right")
+ax.set_title("hatched: the test refuses a right prefill, or accepts a wrong one", pad=20)
+ax.set_xticks(range(len(columns)), columns, rotation=45, ha="right")
 ax.set_yticks(range(len(accepted)), list(accepted))
-ax.axvline(1.5, color="black", linewidth=3)
-ax.text(0.5, -0.6, "right", ha="center")
-ax.text((len(columns) + 1) / 2, -0.6, "wrong", ha="center")
+ax.axvline(len(RIGHT) - 0.5, color="black", linewidth=3)
+ax.text((len(RIGHT) - 1) / 2, -0.6, "right", ha="center")
+ax.text((len(RIGHT) + len(columns) - 1) / 2, -0.6, "wrong", ha="center")
 plt.show()
-past = {c: sum(a[i] for a in accepted.values()) for i, c in enumerate(columns) if c not in right}
+past = {c: sum(a[i] for a in accepted.values()) for i, c in enumerate(columns) if c in WRONG}
 print("tests that each wrong prefill gets past:", past)
 
 # %% [markdown] id="explore-text"
@@ -559,4 +559,4 @@ quiz("03_positions")
 # - Say which position any token of any chunk has, after any hit.
 # - Rotate queries and keys so that a token's bits do not depend on the cut.
 # - Read "layer 0 K differs, layer 0 V is clean" as "positions".
-# - Write a test of a prefill with all it needs: ragged chunks, a hit, every layer, every bit, a reference.
+# - Write a test of a prefill with all it needs: ragged chunks, a hit, a reference, and every bit of K, V and logits.

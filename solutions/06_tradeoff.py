@@ -386,7 +386,7 @@ if isinstance(largest_chunk, int) and largest_chunk != knee:
     print(f"Your chunk's step takes {took:.1f} ms: " + ("over the target." if took > 50 else "it keeps the target, and so does a larger one."))
     if largest_chunk == (TARGET_US - m.fixed_us) // m.prefill_us_per_token:
         print("You left out the decodes, or the fixed part. (They are nearly equal here, so both give this number.)")
-for users in (0, 24, 100, 400, 500):
+for users in (1, 24, 100, 400, 500):
     print(f"{users:4} users: {pick_chunk(TARGET_US, users, m):5,}")
 assert knee == 2_489 and lesson.pick_chunk(TARGET_US, 500, m) == 0
 
@@ -783,7 +783,7 @@ assert round(jump) == 51 and 1.01 * layer_us(1_024) > layer_us(1_000) and layer_
 # The course has collected wrong answers that people really write. First, wrong ways to summarize waits, on three
 # windows of 120 gaps of a user: the prompt whole (mixed), in chunks of 4,096, and in chunks of 1,024.
 #
-# **Before you run it:** which wrong way says the same as the right one in all three?
+# **Before you run it:** which wrong ways say the same as the right one in all three?
 
 # %% id="break-itl"
 def wrong(exercise, name):
@@ -805,7 +805,8 @@ assert wrong("itl", "stalls_dropped")(window(8_192)) == (5_192, 5_192, 5_192)
 # %% [markdown] id="break-ask"
 # 1. `stalls_dropped` calls the longest gap an outlier and leaves it out. What does it say of a server that does not cut?
 # 2. `rank_rounded_down` misses two stalls in 120 gaps. For how many gaps would it be right?
-# 3. `one_rank_too_high` is right in all three. Which number of gaps shows it?
+# 3. `one_rank_too_high` and `upper_middle` are right in all three. Which gaps show them? (`floats` has the right numbers
+#    everywhere, and not the right type.)
 #
 # Now the wrong ways to pick a chunk, each run on the server: 24 users, 8,192 tokens, target 50 ms.
 

@@ -18,7 +18,7 @@ from autograder.answers import InProcess
 from autograder.check import evaluate
 from autograder.compare import judge
 from autograder.exercise import Callback, Raised
-from autograder.exercises import EXERCISES, nb03_check
+from autograder.exercises import EXERCISES
 from autograder.ours import used
 from autograder.plain import is_plain
 from course_lib.attention.mask import chunk_attention_mask
@@ -188,7 +188,7 @@ def test_no_constant_passes_a_group(exercise, group):
 def test_no_stub_and_no_echo_passes_a_group(exercise, group):
     def raises(error):
         def stub(*args, **kwargs):
-            raise error
+            raise error.with_traceback(None)  # or its traceback grows with each call
 
         return stub
 
@@ -258,66 +258,6 @@ def test_float64_rounded_at_the_end_does_not_hide_the_order_of_its_sums():
     for seed in range(10):
         logic, bits = verdicts(exercise, fn, seed)
         assert logic.passed and bits.mistake == "float64_rounded"
-
-
-# check_positions
-
-
-def test_a_test_that_breaks_has_not_refused():
-    def check_positions(prefill_fn, reference):
-        prefill_fn([1, 2, 3], [2], 0)  # adds up to 2
-
-    (verdict,) = verdicts(EXERCISES["check_positions"], check_positions)
-    assert "your test itself broke" in verdict.message and "add up to" in verdict.message
-
-
-def test_a_test_may_call_its_functions_in_any_honest_way():
-    def check_positions(prefill_fn, reference):
-        ids = np.arange(40) % 17
-        for got in (
-            prefill_fn(ids, iter([5, 20, 15])),
-            prefill_fn(token_ids=ids.tolist(), sizes=np.array([3, 19]), hit=np.int64(18)),
-        ):
-            for mine, right in zip(got, reference(ids)):
-                np.testing.assert_array_equal(mine, right)
-
-    assert [v.message for v in verdicts(EXERCISES["check_positions"], check_positions)] == [""]
-
-
-def test_a_test_that_calls_its_functions_with_something_else_is_told_what_they_take():
-    def check_positions(prefill_fn, reference):
-        prefill_fn("a prompt", 3, 0)
-
-    (verdict,) = verdicts(EXERCISES["check_positions"], check_positions)
-    assert "takes a list of token ids, a list of chunk lengths and a hit length" in verdict.message
-
-
-def test_survivors_are_listed_with_what_would_show_them():
-    def check_positions(prefill_fn, reference):
-        ids = [(7 * i * i + 3 * i) % 128 for i in range(40)]
-        for got, want in zip(prefill_fn(ids, [5, 20, 15], 0), reference(ids)):
-            assert np.array_equal(got, want)
-
-    (verdict,) = verdicts(EXERCISES["check_positions"], check_positions)
-    assert (
-        "lets through 1 of 8" in verdict.message
-        and "reset_at_prefix" in verdict.message
-        and "pass a hit" in verdict.message
-    )
-
-
-@pytest.mark.parametrize("weights", [nb03_check.WEIGHTS[0], nb03_check.WEIGHTS[-1]])
-def test_the_next_token_survives_some_faults_and_not_all(weights):
-    argmax = EXERCISES["check_positions"].compile(EXERCISES["check_positions"].wrong_answer("argmax").source)
-    reference = nb03_check.make_reference(Callback("reference", (weights,)))
-    survivors = set()
-    for name in nb03_check.WRONG_PREFILLS:
-        try:
-            argmax(nb03_check.make_prefill(Callback("prefill_fn", (name, weights))), reference)
-            survivors.add(name)
-        except AssertionError:
-            pass
-    assert "one_based" in survivors and 2 <= len(survivors) < len(nb03_check.WRONG_PREFILLS)
 
 
 def test_the_lessons_check_every_group_once():

@@ -157,6 +157,115 @@ def whole(queue, budget):
     return [i for i in range(len(queue)) if sum(queue[: i + 1]) <= budget]
 
 
+# Wrong answers that once passed, and others of their kinds
+
+WRONG = {  # what must stay true -> (exercise, answer)
+    "equal prompts have their own places": (
+        "whole_prompt_pick",
+        "lambda q, b: [q.index(t) for i, t in enumerate(q) if sum(q[: i + 1]) <= b]",
+    ),
+    "equal prompts have their own tokens": (
+        "whole_prompt_pick",
+        "lambda q, b: [i for i in range(len(q)) if sum(set(q[: i + 1])) <= b]",
+    ),
+    "of three equal prompts three run": (
+        "whole_prompt_pick",
+        "lambda q, b: [i for i, t in enumerate(q) if sum(q[: i + 1]) <= b and (not i or t != q[i - 1])]",
+    ),
+    "a budget of 0 takes nothing": (
+        "whole_prompt_pick",
+        "lambda q, b: [i for i in range(len(q)) if sum(q[: i + 1]) <= max(b, 1)]",
+    ),
+    "True is no place": (
+        "whole_prompt_pick",
+        "lambda q, b: np.array([i for i in range(len(q)) if sum(q[: i + 1]) <= b]) > 0",
+    ),
+    "the queue keeps its prompts": (
+        "whole_prompt_pick",
+        "lambda q, b: [whole(q, b), q.sort()][0]",
+    ),
+    "the fixed part comes from m": ("step_us", "lambda p, d, m: 2_600 + m.prefill_us_per_token * p + m.decode_us * d"),
+    "a free decode is free": (
+        "step_us",
+        "lambda p, d, m: m.fixed_us + m.prefill_us_per_token * p + (m.decode_us or 108) * d",
+    ),
+    "two costs of a step are two": (
+        "step_us",
+        "lambda p, d, m, seen={}: seen.setdefault((p, d), m.fixed_us + m.prefill_us_per_token * p + m.decode_us * d)",
+    ),
+    "users who change change the timeline": (
+        "one_shot_timeline",
+        "lambda p, u, m, seen={}: seen.setdefault((p, m), timeline(p, u, m))",
+    ),
+    "prompts that change change the timeline": (
+        "one_shot_timeline",
+        "lambda p, u, m, seen={}: seen.setdefault((u, m), timeline(p, u, m))",
+    ),
+    "a timeline lasts": (
+        "one_shot_timeline",
+        "lambda p, u, m, rows=[]: (rows.clear(), rows.extend(timeline(p, u, m)), rows)[2]",
+    ),
+    "one user is a user": ("worst_gap", "lambda steps: gap([stop for _, stop, _, d in steps if d > 1] or [0, 0])"),
+    "a step with a prompt may have decodes": ("worst_gap", "lambda steps: gap([s[1] for s in steps if not s[2]])"),
+    "a long wait may come late": ("worst_gap", "lambda steps: gap([s[1] for s in steps if s[3]][:6])"),
+    "the first stop is no token without decodes": (
+        "worst_gap",
+        "lambda steps: gap([steps[0][1], *(s[1] for s in steps[1:] if s[3])])",
+    ),
+    "a timeline keeps its steps": (
+        "worst_gap",
+        "lambda steps: (None if steps[0][3] else steps.pop(0), gap([s[1] for s in steps if s[3]]))[1]",
+    ),
+}
+
+
+def timeline(prompt, users, m):
+    edges = [0, *np.cumsum([m.step_us(0, users), m.step_us(prompt, 0), m.step_us(0, users)]).tolist()]
+    return list(zip(edges, edges[1:], (0, prompt, 0), (users, 0, users)))
+
+
+def gap(stops):
+    return max(b - a for a, b in zip(stops, stops[1:]))
+
+
+@pytest.mark.parametrize("fact", WRONG)
+def test_an_answer_against_the_fact_fails_at_every_seed(fact):
+    name, source = WRONG[fact]
+    exercise = EXERCISES[name]
+    for seed in (2, 0, 11):
+        fn = eval(source, globals())
+        assert not evaluate(exercise, exercise.groups[0], fn, seed).passed
+
+
+@pytest.mark.parametrize("name, fn", [("one_shot_timeline", timeline), ("whole_prompt_pick", whole)])
+def test_what_an_answer_returned_must_stay(name, fn):
+    buffer = []
+
+    def answer(*args):
+        buffer[:] = fn(*args)
+        return buffer
+
+    assert message(name, fn) == ""
+    assert "is another after the next call. Return a new list" in message(name, answer)
+
+
+def test_a_queue_that_is_emptied_is_an_argument_changed():
+    def pops(queue, budget):
+        picked = []
+        while queue and queue[0] <= budget:
+            budget -= queue.pop(0)
+            picked.append(len(picked))
+        return picked
+
+    assert "changed its argument queue. The caller still needs it" in message("whole_prompt_pick", pops)
+
+
+def test_the_check_gives_worst_gap_a_list_as_the_notebook_does():
+    seen = []
+    message("worst_gap", lambda steps: seen.append(steps) or 0)
+    assert all(type(steps) is list and {type(row) for row in steps} == {tuple} for steps in seen)
+
+
 # The explorer
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from autograder.check import evaluate
 from autograder.exercises import EXERCISES, nb06_roofline
+from autograder.kept import solution_text
 from course_lib.cost import linear
 from course_lib.cost.attention import AttentionCost
 from course_lib.cost.devices import DEVICES, MODELS
@@ -48,7 +49,7 @@ def test_the_sweep_is_the_librarys_with_the_steps_counted(m, chunks, prompt, use
     assert all(row[3] >= trailing and row[1] == -(-prompt // row[0]) for row in rows)
 
 
-@given(costs, st.integers(1, 200_000), st.integers(0, 60))
+@given(costs, st.integers(1, 200_000), st.integers(1, 60))
 def test_the_picked_chunk_keeps_the_target_and_one_more_token_does_not(m, target, users):
     chunk = lesson.pick_chunk(target, users, m)
     assert chunk == linear.knee_chunk(m, target, users)
@@ -125,6 +126,123 @@ def test_a_roofline_may_be_rounded_to_whole_microseconds(rounded):
         return max(read, multiply) + rounded(hw.kv_bytes_per_token * decodes * context / hw.bytes_per_us)
 
     assert message("roofline", roofline) == ""
+
+
+# Wrong answers that once passed, and others of their kinds
+
+WRONG = {  # what must stay true -> (exercise, answer)
+    "waits in whole microseconds stay whole": ("itl", "lambda gaps: tuple(map(float, itl(gaps)))"),
+    "every one of the three is whole": ("itl", "lambda gaps: (*itl(gaps)[:2], float(max(gaps)))"),
+    "the gaps keep their order": ("itl", "lambda gaps: (gaps.sort(), itl(gaps))[1]"),
+    "the gaps are all kept": ("itl", "lambda gaps: (itl(gaps), gaps.pop())[0]"),
+    "P99 of 99 gaps is the longest": (
+        "itl",
+        "lambda gaps: (itl(gaps)[0], sorted(gaps)[-2] if len(gaps) == 99 else itl(gaps)[1], max(gaps))",
+    ),
+    "P50 of an even number is the lower": ("itl", "lambda gaps: (sorted(gaps)[len(gaps) // 2], *itl(gaps)[1:])"),
+    "gaps are sorted as numbers": ("itl", "lambda gaps: (*itl(gaps)[:2], max(gaps, key=str))"),
+    "earlier gaps are forgotten": ("itl", "lambda gaps, seen=[]: (seen.extend(gaps), itl(seen))[1]"),
+    "rows of floats are none": ("sweep", "lambda *a: np.array(list(_by_hand(*a)), dtype=float)"),
+    "the chunk sizes keep their order": ("sweep", "lambda c, *a: (list(_by_hand(c, *a)), c.sort())[0]"),
+    "equal chunk sizes have a row each": ("sweep", "lambda c, *a: list(_by_hand(dict.fromkeys(c), *a))"),
+    "a chunk longer than the prompt keeps its name": (
+        "sweep",
+        "lambda c, p, *a: [(min(row[0], p), *row[1:]) for row in _by_hand(c, p, *a)]",
+    ),
+    "users who change change the rows": (
+        "sweep",
+        "lambda c, p, u, m, seen={}: seen.setdefault((*c, p, m), list(_by_hand(c, p, u, m)))",
+    ),
+    "rows last": ("sweep", "lambda *a, rows=[]: (rows.clear(), rows.extend(_by_hand(*a)), rows)[2]"),
+    "a target below the decodes leaves no chunk": (
+        "pick_chunk",
+        "lambda t, u, m: int(left(t, u, m) / m.prefill_us_per_token)",
+    ),
+    "time for less than a token is time for none": (
+        "pick_chunk",
+        "lambda t, u, m: max(left(t, u, m) // m.prefill_us_per_token, int(left(t, u, m) >= 0))",
+    ),
+    "a chunk may be longer than the prompts of the course": (
+        "pick_chunk",
+        "lambda t, u, m: min(max(left(t, u, m) // m.prefill_us_per_token, 0), 8_192)",
+    ),
+    "the cost of a decode comes from m": (
+        "pick_chunk",
+        "lambda t, u, m: max((t - m.fixed_us - 108 * u) // m.prefill_us_per_token, 0)",
+    ),
+    "a decode reads its context and not one token more": (
+        "roofline",
+        "lambda p, d, c, hw: lesson.roofline(p, d, c, hw) + hw.kv_bytes_per_token * d / hw.bytes_per_us",
+    ),
+    "two GPUs are two": ("roofline", "lambda *a, seen={}: seen.setdefault(a[:3], lesson.roofline(*a))"),
+    "contexts that change change the step": (
+        "roofline",
+        "lambda p, d, c, hw, seen={}: seen.setdefault((p, d, hw), lesson.roofline(p, d, c, hw))",
+    ),
+    "one decode reads its context": (
+        "roofline",
+        "lambda p, d, c, hw: lesson.roofline(p, d, c if d > 1 else 0, hw)",
+    ),
+    "a complex number is no time": ("roofline", "lambda *a: complex(lesson.roofline(*a))"),
+    "the GPU keeps its numbers": (
+        "roofline",
+        "lambda *a: (lesson.roofline(*a), object.__setattr__(a[3], 'weight_bytes', 1))[0]",
+    ),
+}
+
+
+def itl(gaps):
+    return *np.percentile(gaps, [50, 99], method="inverted_cdf"), max(gaps)
+
+
+def left(target, users, m):
+    return target - m.fixed_us - m.decode_us * users
+
+
+@pytest.mark.parametrize("fact", WRONG)
+def test_an_answer_against_the_fact_fails_at_every_seed(fact, monkeypatch):
+    monkeypatch.setattr("autograder.check.used", lambda *_: "")  # those above may call the solution for brevity
+    name, source = WRONG[fact]
+    exercise = EXERCISES[name]
+    for seed in (2, 0, 11):
+        fn = eval(source, globals())
+        assert not evaluate(exercise, exercise.groups[0], fn, seed).passed
+
+
+@pytest.mark.parametrize(
+    "name, patch",
+    [
+        ("sweep", "step_us = lambda *_: 1"),
+        ("sweep", "fixed_us = property(lambda m: 0)"),
+        ("pick_chunk", "decode_us = property(lambda m: 0)"),
+    ],
+)
+def test_a_cost_that_an_answer_changes_for_all_is_not_the_judges(name, patch, monkeypatch):
+    attribute, _, value = patch.partition(" = ")
+    monkeypatch.setattr(LinearCost, attribute, getattr(LinearCost, attribute))  # restored afterwards
+    right = EXERCISES[name].compile(solution_text(EXERCISES[name].solution))
+
+    def patches(*args):
+        setattr(LinearCost, attribute, eval(value))
+        return right(*args)
+
+    assert "it should be" in message(name, patches)
+
+
+def test_numbers_that_are_right_and_not_whole_are_told_so():
+    said = message("itl", lambda gaps: tuple(map(float, itl(gaps))))
+    assert "has numbers of type float64; wanted whole microseconds" in said and "these are floats" in said
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_target_comes_without_users_since_the_costs_step_must_have_work(seed):
+    """An answer that asks m.step_us(0, users) first is right; with users=0 that raises."""
+    (group,) = EXERCISES["pick_chunk"].groups
+
+    def pick_chunk(target_us, users, m):
+        return max((target_us - m.step_us(0, users)) // m.prefill_us_per_token, 0)
+
+    assert evaluate(EXERCISES["pick_chunk"], group, pick_chunk, seed).passed
 
 
 # The explorer

@@ -6,6 +6,7 @@ answers holds no judge, no oracle and no known mistake.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,17 @@ def called(function: Callable, *args: Any) -> Any:
             except (TypeError, ValueError, IndexError):
                 name = f"number {place}"
             raise ArgumentChanged(name)
+    return result
+
+
+def lasting(function: Callable, args: tuple, later: tuple) -> Any:
+    """function(*args), as by `called`; raises ResultChanged if function(*later) changes what it returned."""
+    result = called(function, *args)
+    then = frozen(result)
+    with contextlib.suppress(Exception):  # of a call that no message names
+        function(*later)
+    if frozen(result) != then:
+        raise ResultChanged("what this call returned is another after the next call")
     return result
 
 

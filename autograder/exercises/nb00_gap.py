@@ -2,63 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from autograder.compare import first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, drawn, wrong_number
-from autograder.kept import known_mistakes
-from course_lib.cost.linear import LinearCost
-
-
-def _rows(work: list[tuple[int, int]], cost: list[int]) -> np.ndarray:
-    m, rows, start = LinearCost(*cost), [], 0
-    for tokens, decodes in work:
-        stop = start + m.step_us(tokens, decodes)
-        rows.append((start, stop, tokens, decodes))
-        start = stop
-    return np.array(rows)
-
-
-def value_cases(seed: int) -> list[Call]:
-    """Prompts alone and prompts with decodes, one or two in a row; users who come and go; long waits at both ends."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    cases = [
-        ([(0, 24), (8_192, 0), (0, 24)], REFERENCE, "the exclusive baseline"),
-        ([(0, 24), (8_192, 24), (0, 24)], REFERENCE, "the mixed baseline"),
-    ]
-    for _ in range(2):
-        few, many = draw(1, 9), draw(20, 60)
-        ragged = [(0, few), (draw(900, 4_000), 0), (0, many), (draw(100, 500), many), (0, few)]
-        cases.append((ragged, drawn(rng), "a prompt alone, then one with decodes, while users come and go"))
-        row = [(0, many), (draw(900, 2_000), 0), (draw(900, 2_000), 0), (0, few), (0, few), (7, few)]
-        cases.append((row, drawn(rng), "two prompts alone, one behind the other"))
-        ends = [(draw(9_000, 20_000), 0), (0, many), (draw(400, 700), many), (0, few), (draw(9_000, 20_000), 0)]
-        cases.append((ends, drawn(rng), "a long prompt alone before the first token, another behind the last"))
-        mixed = [(1, few), (draw(90, 200), few), (draw(3_000, 9_000), few), (0, many)]
-        cases.append((mixed, drawn(rng), "prompts with decodes, growing"))
-    return [Call((_rows(work, cost),), f"worst_gap(steps), {what},") for work, cost, what in cases]
-
-
-def _wanted(steps: np.ndarray) -> int:
-    return int(np.diff(steps[steps[:, 3] > 0, 1]).max())
-
-
-def _trouble(call: Call, got: np.ndarray) -> str | None:
-    (steps,) = call.args
-    what = wrong_number(call, got, _wanted(steps))
-    if what is None:
-        return None
-    rows = ", ".join("(" + ", ".join(map(str, row)) + ")" for row in steps.tolist())
-    return f"{what} steps = [{rows}]."
-
-
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} timelines")
-
+from autograder.drivers import nb00
+from autograder.exercise import Call
+from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, Cost, cost, wrong_number
+from autograder.kit import draws, exercise, values
 
 SOLUTION = "course_lib.lessons.nb00_freeze:worst_gap"
+
+
+def rows(work: list[tuple[int, int]], numbers: list[int], start: int = 0) -> list[tuple[int, int, int, int]]:
+    """The timeline of steps with these (prompt tokens, decodes)."""
+    m, made = Cost(*numbers), []
+    for tokens, decodes in work:
+        stop = start + m.step_us(tokens, decodes)
+        made.append((start, stop, tokens, decodes))
+        start = stop
+    return made
+
+
+def timelines(seed: int) -> Iterator[tuple]:
+    """Prompts alone and with decodes, several in a row; users who come and go; one user; long waits at both ends."""
+    draw = draws(seed)
+    for users in (24, 1):
+        yield rows([(0, users), (8_192, 0), (0, users)], REFERENCE), "the exclusive baseline"
+        yield rows([(0, users), (8_192, users), (0, users)], REFERENCE), "the mixed baseline"
+        yield rows([(0, users), (0, users)], REFERENCE), "two steps of decodes"
+    yield rows([(0, 24), (0, 24), (0, 24), (0, 24)], REFERENCE, 10**9), "gaps of one length"
+    yield rows([(0, 9)] * 9 + [(700, 0), (900, 9), (0, 9)], REFERENCE), "a prompt alone after nine steps of decodes"
+    yield rows([(9_000, 7), (8_000, 1)], REFERENCE), "two prompts with decodes"
+    for _ in range(2):
+        few, many = draw(2, 9), draw(20, 60)
+        ragged = [(0, few), (draw(900, 4_000), 0), (0, many), (draw(100, 500), many), (0, few)]
+        yield rows(ragged, cost(draw)), "a prompt alone, then one with decodes, while users come and go"
+        row = [(0, many), (draw(900, 2_000), 0), (draw(900, 2_000), 0), (0, few), (0, few), (7, few)]
+        yield rows(row, cost(draw), draw(10**6, 10**9)), "two prompts alone, one behind the other"
+        row = [(0, 1), (0, many), *((draw(400, 900), 0) for _ in range(4)), (0, 1), (draw(400, 900), 0), (0, many)]
+        yield rows(row, cost(draw)), "four prompts alone, and a user alone before and after them"
+        long = [(draw(9_000, 20_000), 0), (draw(9_000, 20_000), 0)]
+        ends = [*long, (0, many), (draw(400, 700), many), (0, few), *long]
+        yield rows(ends, cost(draw), draw(1, 10**6)), "long prompts alone before the first token and after the last"
+        mixed = [(1, few), (draw(90, 200), few), (draw(3_000, 9_000), few), (0, many)]
+        yield rows(mixed, cost(draw)), "prompts with decodes, growing"
+        mixed = [(draw(9_000, 20_000), 1), (draw(3_000, 9_000), few), (draw(90, 200), many), (0, 1)]
+        yield rows(mixed, cost(draw)), "prompts with decodes, shrinking"
+
+
+def label(steps: list, what: str) -> str:
+    return f"worst_gap(steps), {what},"
+
+
+def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
+    what = wrong_number(call, got, wanted)
+    return what and f"{what} steps = {call.args[0]}."
+
 
 MISTAKES = """
     every_stop
@@ -113,14 +113,23 @@ MISTAKES = """
       [stop for _, stop, _, decodes in steps if decodes]  ->  [row for row in steps if row[3]]
       after - before for  ->  (after[1] - before[1]) // after[3] for
     The wait is divided by the number of users. They all wait at the same time, and each waits all of it.
+
+    first_stop_counted
+      tokens = [stop for  ->  tokens = [steps[0][1]] + [stop for
+    The stop of the first step is counted as a token, whether or not that step has decodes. Where it has none, the users
+    had no token yet.
+
+    decodes_alone
+      for _, stop, _, decodes in steps if decodes  ->  for _, stop, tokens, _ in steps if not tokens
+    A step with prompt tokens brings the users no token here. It does when it has decodes too: look at the decodes, and
+    not at the prompt.
 """
 
-EXERCISE = Exercise(
-    name="worst_gap",
-    groups=(Group("values", value_cases, judge_values),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[values("values", SOLUTION, timelines, label, trouble, count="timelines", driver=nb00.worst_gap)],
+    mistakes=MISTAKES,
     reread="Reread notebook 00, section 3.",
     imports=IMPORTS,
-    solution=SOLUTION,
+    driver=nb00.worst_gap,
 )

@@ -2,56 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from autograder.compare import first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.kept import known_mistakes
-
-
-def _call(queue: list[int], budget: int) -> Call:
-    return Call((queue, budget), f"whole_prompt_pick({queue}, {budget})")
-
-
-def value_cases(seed: int) -> list[Call]:
-    """Prompts that fit exactly, miss by one, and can never run; blocked heads and middles; one, none, ragged."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    a, b, c = draw(50, 90), draw(100, 190), draw(200, 390)
-    calls = [
-        ([9_000, draw(50, 300), draw(50, 300)], 8_192),  # no prompt fits, now or later
-        ([a, b, c], a + b + c),  # all, and nothing is left
-        ([a, b, c, 7], a + b + c - 1),  # the third misses by one, and the fourth would fit
-        ([b, 9_000, 7, a], 8_192),  # blocked in the middle
-        ([c, a, b, c], c + a + draw(1, 40)),
-        ([a], a),
-        ([a + 1], a),
-        ([], draw(2, 100)),
-        ([1, 7, 1, 3], draw(3, 8)),
-    ]
-    for _ in range(4):
-        queue = [draw(1, 400) for _ in range(draw(3, 8))]
-        calls.append((queue, max(sum(queue[: draw(1, len(queue))]) + draw(0, 30), 2)))
-    return [_call(*args) for args in calls]
-
-
-def _wanted(queue: list[int], budget: int) -> list[int]:
-    fits = np.cumsum(queue) <= budget
-    return list(range(int(fits.sum())))  # tokens are at least 1, so what fits is a beginning of the queue
-
-
-def _trouble(call: Call, got: np.ndarray) -> str | None:
-    wanted = _wanted(*call.args)
-    if got.ndim != 1 or (got.size and got.dtype.kind not in "iu"):
-        return f"{call.label} is {got.tolist()}, wanted a list of places in the queue, whole numbers."
-    return None if got.tolist() == wanted else f"{call.label} is {got.tolist()}, it should be {wanted}."
-
-
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} queues")
-
+from autograder.drivers import nb00
+from autograder.exercise import Call
+from autograder.kit import draws, exercise, values
 
 SOLUTION = "course_lib.schedule.policies:whole_prompt_pick"
+
+
+def queues(seed: int) -> Iterator[tuple[list[int], int]]:
+    """Prompts that fit exactly, miss by one, and can never run; equal ones; blocked heads and middles; budgets of 0."""
+    draw = draws(seed)
+    a, b, c = draw(50, 90), draw(100, 190), draw(200, 390)
+    yield [9_000, draw(50, 300), draw(50, 300)], 8_192  # no prompt fits, now or later
+    yield [a, b, c], a + b + c  # all, and nothing is left
+    yield [a, b, c, 7], a + b + c - 1  # the third misses by one, and the fourth would fit
+    yield [a, b, 1, 1], a + b  # nothing is left for the third
+    yield [b, 9_000, 7, a], 8_192  # blocked in the middle
+    yield [c, a, b, c], c + a + draw(1, 40)
+    yield [c, b, a, 7], c + b  # descending
+    for budget in (16, 15, 14, 10, 5, 4):
+        yield [5, 5, 5], budget
+    yield [a, b, a, b, a], 2 * a + 2 * b  # equal prompts, not next to each other
+    yield [b, c, b, c], b + c + b
+    for queue in ([a], [a + 1], [a, a]):
+        yield queue, a
+    for queue in ([], [1], [1, 1], [2, 1]):
+        yield from ((queue, 0), (queue, 1))
+    yield [], draw(2, 100)
+    yield [1, 7, 1, 3], draw(3, 8)
+    yield [1] * 30, 25
+    for _ in range(4):
+        queue = [draw(1, 400) for _ in range(draw(3, 8))]
+        yield queue, max(sum(queue[: draw(1, len(queue))]) + draw(0, 30), 2)
+
+
+def label(queue: list[int], budget: int) -> str:
+    return f"whole_prompt_pick({queue}, {budget})"
+
+
+def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
+    if got.ndim != 1 or (got.size and got.dtype.kind not in "iu"):
+        return f"{call.label} is {got.tolist()}, wanted a list of places in the queue, whole numbers."
+    if got.tolist() == wanted.tolist():
+        return None
+    return f"{call.label} is {got.tolist()}, it should be {wanted.tolist()}."
+
 
 MISTAKES = """
     around_the_head
@@ -108,14 +107,31 @@ MISTAKES = """
     from_one
       append(place)  ->  append(place + 1)
     Every place is one too large: this counts from 1. The prompt at the front has place 0.
+
+    place_of_the_length
+      append(place)  ->  append(queue.index(tokens))
+    queue.index(tokens) is the place of the first prompt of that length. Two prompts may be equally long: count the
+    places with enumerate.
+
+    equal_prompts_once
+      append(place)  ->  append(place) if tokens not in queue[:place] else None
+    Of prompts of the same length only the first is picked. Each is another request, with its own place.
+
+    own_tokens_not_counted
+      tokens > budget  ->  budget < 0
+    A prompt is compared with what the ones before it left, and its own tokens are not counted: the last one you pick
+    goes over the budget, and one more is picked when nothing is left.
+
+    all_or_none
+      | return list(range(len(queue))) if sum(queue) <= budget else []
+    Either all prompts run here, or none. Those at the front that fit run; the others wait.
 """
 
-EXERCISE = Exercise(
-    name="whole_prompt_pick",
-    groups=(Group("values", value_cases, judge_values),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[values("values", SOLUTION, queues, label, trouble, count="queues", driver=nb00.whole_prompt_pick)],
+    mistakes=MISTAKES,
     reread="Reread notebook 00, section 5.",
     imports="import numpy as np\nfrom collections.abc import Sequence",
-    solution=SOLUTION,
+    driver=nb00.whole_prompt_pick,
 )

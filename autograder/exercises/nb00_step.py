@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator
 
-from autograder.compare import first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, drawn, shown, with_cost, wrong_number
-from autograder.kept import known_mistakes
-
-
-def value_cases(seed: int) -> list[Call]:
-    """The reference setting and other costs; prompts alone, decodes alone, both; ones and ragged sizes."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    calls = [(8_192, 0, REFERENCE), (8_192, 24, REFERENCE), (0, 24, REFERENCE), (1, 0, drawn(rng)), (0, 1, drawn(rng))]
-    calls += [(draw(2, 4_000), 0, drawn(rng)), (0, draw(2, 60), drawn(rng)), (1, draw(2, 60), drawn(rng))]
-    calls += [(draw(100, 9_000), draw(2, 60), drawn(rng)) for _ in range(4)]
-    return [Call(args, shown("step_us", *args)) for args in calls]
-
-
-def _trouble(call: Call, got: np.ndarray) -> str | None:
-    prefill, decodes, (fixed, per_token, per_decode) = call.args
-    return wrong_number(call, got, fixed + prefill * per_token + decodes * per_decode)
-
-
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} steps")
-
+from autograder.drivers import nb00
+from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, by_numbers, cost, written, wrong_number
+from autograder.kit import draws, exercise, values
 
 SOLUTION = "course_lib.cost.linear:step_us"
+
+
+def steps(seed: int) -> Iterator[tuple]:
+    """Prompts alone, decodes alone, both; ones; the same step at two costs; costs in which one of the parts is free."""
+    draw = draws(seed)
+    for m in (REFERENCE, cost(draw)):
+        yield from ((8_192, 0, m), (8_192, 24, m), (0, 24, m), (32_768, 256, m))
+        yield from ((1, 0, m), (0, 1, m), (1, 1, m), (40, 40, m))
+    yield from ((draw(2, 4_000), 0, cost(draw)), (0, draw(2, 60), cost(draw)), (1, draw(2, 60), cost(draw)))
+    for part in range(3):
+        free = cost(draw)
+        free[part] = 0
+        yield draw(100, 9_000), draw(2, 60), free
+    for _ in range(4):
+        yield draw(100, 9_000), draw(2, 60), cost(draw)
+
 
 MISTAKES = """
     no_fixed
@@ -89,15 +84,17 @@ MISTAKES = """
     floats
       * prefill  ->  * prefill * 1.0
     The number is right and its type is not: this is a float. Whole numbers added and multiplied stay whole.
+
+    prompts_alone_are_fixed
+      m.fixed_us  ->  m.fixed_us * (prefill > 0)
+    The fixed part is left out of steps that have decodes alone. Every step pays it, whatever is in it.
 """
 
-EXERCISE = Exercise(
-    name="step_us",
-    groups=(Group("values", value_cases, judge_values),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[values("values", SOLUTION, steps, written("step_us"), wrong_number, count="steps", driver=by_numbers)],
+    mistakes=MISTAKES,
     reread="Reread notebook 00, section 2.",
     imports=IMPORTS,
-    solution=SOLUTION,
-    driver=with_cost,
+    driver=nb00.with_cost,
 )

@@ -2,52 +2,32 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator
 
-from autograder.compare import first_index, first_trouble, same_integers, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, drawn, shown, with_cost
-from autograder.kept import known_mistakes
+from autograder.drivers import nb00
+from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, by_numbers, cost, written, wrong_rows
+from autograder.kit import draws, exercise, values
 
+SOLUTION = "course_lib.lessons.nb00_freeze:one_shot_timeline"
 COLUMNS = ("start_us", "stop_us", "prompt_tokens", "decodes")
 
 
-def _wanted(prompt: int, users: int, cost: list[int]) -> np.ndarray:
-    fixed, per_token, per_decode = cost
-    decodes, alone = fixed + users * per_decode, fixed + prompt * per_token
-    edges = [0, decodes, decodes + alone, 2 * decodes + alone]
-    return np.array([[edges[0], edges[1], 0, users], [edges[1], edges[2], prompt, 0], [edges[2], edges[3], 0, users]])
+def prompts(seed: int) -> Iterator[tuple]:
+    """One user, one token, many; prompts shorter than a decode step takes; costs in which one of the parts is free."""
+    draw = draws(seed)
+    for m in (REFERENCE, cost(draw)):
+        yield from ((8_192, 24, m), (8_192, 25, m), (8_193, 24, m), (32_768, 256, m), (1, 1, m), (40, 40, m))
+    yield from ((draw(2_000, 9_000), 1, cost(draw)), (1, draw(2, 40), cost(draw)), (7, draw(2, 40), cost(draw)))
+    for part in range(3):
+        free = cost(draw)
+        free[part] = 0
+        yield draw(100, 9_000), draw(2, 60), free
+    for _ in range(3):
+        yield draw(100, 30_000), draw(2, 60), cost(draw)
 
 
-def value_cases(seed: int) -> list[Call]:
-    """The reference setting and other costs; one user, one token; prompts shorter than a decode step takes."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    calls = [(8_192, 24, REFERENCE), (draw(2_000, 9_000), 1, drawn(rng)), (1, draw(2, 40), drawn(rng))]
-    calls += [(7, draw(2, 40), drawn(rng)), *((draw(100, 30_000), draw(2, 60), drawn(rng)) for _ in range(4))]
-    return [Call(args, shown("one_shot_timeline", *args)) for args in calls]
+trouble = wrong_rows("three rows", COLUMNS, lambda call, row: f"row {row} has")
 
-
-def _trouble(call: Call, got: np.ndarray) -> str | None:
-    wanted = _wanted(*call.args)
-    shape = wrong_shape(call, got, wanted.shape, f"three rows ({', '.join(COLUMNS)})")
-    if shape:
-        return shape
-    if got.dtype.kind not in "iu":
-        return f"{call.label} has numbers of type {got.dtype}; wanted whole numbers."
-    if np.array_equal(got, wanted):
-        return None
-    row, column = first_index(got != wanted)
-    return (
-        f"{call.label}: row {row} has {COLUMNS[column]} = {got[row, column]:,}, it should be {wanted[row, column]:,}."
-    )
-
-
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} timelines")
-
-
-SOLUTION = "course_lib.lessons.nb00_freeze:one_shot_timeline"
 
 MISTAKES = """
     mixed
@@ -100,15 +80,33 @@ MISTAKES = """
       (prompt, 0), (0, users)  ->  (prompt, 0), (0, users + 1)
     The last step has one decode too many: the new request is counted. It wants one token, and got it at the end of its
     prompt's step.
+
+    moved_on_too_early
+      rows.append((start,  ->  rows.append((stop,
+    Your steps start when they stop: `start` already was the next step's start when the row was made. Append the row
+    first.
+
+    start_not_added
+      stop = start + m  ->  stop = m
+    A step stops when it has taken its time here, as if it had started at 0. Add its start.
+
+    stops_added_up
+      start = stop  ->  start += stop
+    The next step starts too late: `stop` is a time already, and you add it to the start before. The next start is this
+    stop.
+
+    floats
+      return rows  ->  return [tuple(map(float, row)) for row in rows]
+    The numbers are right and their type is not: these are floats. Whole microseconds added up stay whole.
 """
 
-EXERCISE = Exercise(
-    name="one_shot_timeline",
-    groups=(Group("values", value_cases, judge_values),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[
+        values("values", SOLUTION, prompts, written("one_shot_timeline"), trouble, count="timelines", driver=by_numbers)
+    ],
+    mistakes=MISTAKES,
     reread="Reread notebook 00, section 3.",
     imports=IMPORTS,
-    solution=SOLUTION,
-    driver=with_cost,
+    driver=nb00.with_cost,
 )

@@ -2,331 +2,245 @@
 
 from __future__ import annotations
 
-import copy
-import functools
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
 from autograder.compare import error_text, printed_note
-from autograder.exercise import Call, Callback, Exercise, Group, Outcome, Raised, Returned, Verdict
-from autograder.exercises import kv
-from autograder.exercises.nb03_check_answers import MISTAKES
-from autograder.kept import known_mistakes
-from course_lib.cache.pool import KVPool
-from course_lib.diagnosis.faults import FAULTS, Scenario
-from course_lib.model import Model
-from course_lib.model_config import ModelConfig
-from course_lib.positions import rope
-from course_lib.prefill import one_pass, prefill
+from autograder.exercise import Call, Callback, Group, Outcome, Raised, Returned, Verdict
+from autograder.exercises.nb03_prefills import RIGHT, WRONG, drawn, make_prefill, make_reference
+from autograder.kit import exercise
+from autograder.plain import fits
 
 SOLUTION = "course_lib.lessons.nb03_positions:check_positions"
-MAX_TOKENS = 160
-# Seeds of weights under which some faults change the next token and others do not, so that a test of the next
-# token alone can be told from a test that checks nothing; tests/test_checks.py makes sure of it.
-WEIGHTS = (0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21)
-RIGHT_PREFILLS = {
-    "plain": "a right prefill",
-    "busy": "a right prefill with blocks of 4 tokens and two other requests in the batch",
+MOST_SHOWN = 7  # wrong prefills that a message explains; the others it names
+ASK = {  # by kind of question: what a test must ask
+    "chunks": "cut the prompt into several chunks",
+    "ragged": "use ragged chunks, a longer one after a shorter one, since with equal chunks that is right",
+    "cold": "cut a prompt into several chunks without a hit, since behind a hit that is right",
+    "hit": "pass a hit greater than 0, since without one that is right",
+    "reference": "call reference, since the prefill agrees with itself whatever the cut",
 }
-
-
-class Mistake(NamedTuple):
-    """A mistake of a wrong prefill, and how a test comes to refuse it."""
-
-    what: str
-    needs: str  # the kind of question that shows it, as in `usage`
-    ask: str  # advice to a test that does not ask it
-    compare: str  # advice to a test that asks it and still lets the mistake through
-
-
-WRONG_PREFILLS = {
-    "relative": Mistake(
-        "q and k restart at position 0 in every chunk",
-        "chunks",
-        "cut the prompt into several chunks and compare K",
-        "compare K, of every layer and in every bit",
-    ),
-    "q_only": Mistake(
-        "only the queries restart in every chunk, the keys are right",
-        "chunks",
-        "cut the prompt into several chunks. Layer 0's K and V are clean there: compare every layer, in all bits",
-        "compare K and V of every layer, in all bits; those of layer 0 are clean",
-    ),
-    "k_only": Mistake(
-        "only the keys restart in every chunk, the queries are right",
-        "chunks",
-        "cut the prompt into several chunks and compare K",
-        "compare K, of every layer and in every bit",
-    ),
-    "last_layer_keys": Mistake(
-        "only the last layer's keys restart in every chunk, all others are right",
-        "chunks",
-        "cut the prompt into several chunks and compare K of every layer, or the logits",
-        "compare K of every layer, or the logits, in every bit; no V shows it, since no layer comes behind the last",
-    ),
-    "chunk_index": Mistake(
-        "each chunk starts at chunk index x length of the longest chunk",
-        "ragged",
-        "with equal chunks that is right: use ragged ones, a longer chunk after a shorter one",
-        "compare K, of every layer and in every bit",
-    ),
-    "one_based": Mistake(
-        "every position is counted from 1, in the prefix too",
-        "reference",
-        "it agrees with itself whatever the cut: compare with reference, and compare K, or all bits",
-        "compare K, or all bits; of V and logits only the last bits change",
-    ),
-    "coarse_angles": Mistake(
-        "positions are right, but the cosines and sines are rounded to bfloat16",
-        "reference",
-        "it agrees with itself whatever the cut: compare with reference, in every bit",
-        "compare K in every bit, with np.array_equal; a tolerance lets it through, and V of layer 0 has no angle in it",
-    ),
-    "reset_at_prefix": Mistake(
-        "the cached tokens are not counted",
-        "hit",
-        "without a hit that is right: pass a hit greater than 0",
-        "compare K, of every layer and in every bit",
-    ),
-}
-_ASKED = {
-    "chunks": "You cut the prompt into several chunks",
-    "ragged": "You use ragged chunks",
-    "reference": "You call reference",
-    "hit": "You pass a hit",
+ASKED = "What you ask brings out these, but what you compare does not show them:"
+HIDDEN = "All tokens of your prompt are alike, so attention returns the same whatever it looks at. That may hide these:"
+NEVER = {
+    "prefill": "It never calls prefill_fn.",
+    "reference": "It never calls reference.",
+    "chunks": "It never cuts a prompt into more than one chunk.",
+    "ragged": "No chunk of it is shorter than a later one.",
+    "cold": "All its prompts that it cuts have a hit.",
+    "hit": "It never passes a hit.",
 }
 
 
 def cases(seed: int) -> list[Call]:
     """Every right and wrong prefill once, in an order and with weights that the seed chooses."""
-    rng = np.random.default_rng(seed)
-    weights = int(rng.choice(WEIGHTS))
-    names = rng.permutation([*RIGHT_PREFILLS, *WRONG_PREFILLS]).tolist()
-    reference = Callback("reference", (weights,))
+    key = int(np.random.default_rng(seed).integers(2**62))
     return [
         Call(
-            (Callback("prefill_fn", (name, weights)), reference),
+            (Callback("prefill_fn", (number, key)), Callback("reference", (key,))),
             "check_positions(prefill_fn, reference)",
             {"prefill": name},
         )
-        for name in names
+        for number, name in enumerate(drawn(key)[1])
     ]
 
 
 def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     """An AssertionError refuses a prefill, a normal return accepts it, and any other error is the test's own."""
     by_name = {c.facts["prefill"]: o for c, o in zip(calls, outcomes, strict=True)}
-    for name in (*RIGHT_PREFILLS, *WRONG_PREFILLS):
+    for name in (*RIGHT, *WRONG):
         outcome = by_name[name]
-        about = RIGHT_PREFILLS.get(name) or f"a wrong prefill, in which {WRONG_PREFILLS[name].what}"
-        if isinstance(outcome, Raised) and outcome.type != "AssertionError":
-            call = next(c for c in calls if c.facts["prefill"] == name)
-            return Verdict(
-                False,
-                what=f"Given {about}, your test itself broke. {error_text(call, outcome)}{printed_note(outcome)}",
-                which="Only an AssertionError counts as a refusal.",
-            )
-        if name in RIGHT_PREFILLS and isinstance(outcome, Raised):
+        if not isinstance(outcome, Raised) or (outcome.type == "AssertionError" and name in WRONG):
+            continue
+        about = RIGHT.get(name) or f"a wrong prefill, in which {WRONG[name].what}"
+        if outcome.type != "AssertionError":
+            what = f"Given {about}, your test itself broke. {error_text(calls[0], outcome)}"
+            which = "Only an AssertionError counts as a refusal."
+        else:
             text = f" It said: {outcome.message}." if outcome.message else ""
-            place = f" ({outcome.line})" if outcome.line else ""
-            return Verdict(
-                False,
-                what=f"Your test refuses {about}{place}.{text}{printed_note(outcome)}",
-                which="A right prefill equals reference(token_ids) in every bit of K, V and logits.",
-            )
-    survivors = [name for name in WRONG_PREFILLS if isinstance(by_name[name], Returned)]
+            what = f"Your test refuses {about}{f' ({outcome.line})' if outcome.line else ''}.{text}"
+            which = "A right prefill equals reference(token_ids) in every bit of K, V and logits."
+        return Verdict(False, what=what + printed_note(outcome), which=which)
+    survivors = [name for name in WRONG if isinstance(by_name[name], Returned)]
     if not survivors:
-        return Verdict(
-            True, count=f"{len(RIGHT_PREFILLS)} right prefills accepted, {len(WRONG_PREFILLS)} wrong ones refused"
-        )
-    let_through = f"lets through {len(survivors)} of {len(WRONG_PREFILLS)} wrong prefills"
+        return Verdict(True, count=f"{len(RIGHT)} right prefills accepted, {len(WRONG)} wrong ones refused")
+    let_through = f"lets through {len(survivors)} of {len(WRONG)} wrong prefills"
     if all(isinstance(o, Returned) and isinstance(o.value, np.ndarray) and o.value.dtype == bool for o in outcomes):
         what = f"Your test returns what it found, and no check reads that: use assert. So it {let_through}."
         return Verdict(False, what=what + printed_note(outcomes[0]), which=_unasked(outcomes))
-    asked = [name for name in survivors if WRONG_PREFILLS[name].needs in usage(by_name[name])]
+    unasked = [name for name in survivors if WRONG[name].needs not in usage(by_name[name])]
+    asked = [name for name in survivors if name not in unasked]
     alike = bool(asked) and _all_alike(outcomes)
-    listed = "\n".join(f"  - {name}: {_advice(WRONG_PREFILLS[name], name in asked, alike)}" for name in survivors)
-    what = f"Your test {let_through}:\n{listed}\n"
-    which = _unasked(outcomes)
-    if alike:
-        what += (
-            "All tokens of your prompt are alike, so all values are, and attention returns the same "
-            "whatever it looks at.\n"
-        )
-        which = "Use a prompt of different tokens." + (f" {which}" if len(survivors) > len(asked) else "")
-    return Verdict(False, what=what + printed_note(by_name[survivors[0]]), which=which)
-
-
-def _advice(mistake: Mistake, asked: bool, alike: bool) -> str:
-    """What is wrong, and what the test still has to do to refuse it.
-
-    asked   the test has put the kind of question that shows the mistake
-    alike   its prompt repeats one token: the fault may be there, and not in what it compares
-    """
-    if not asked:
-        return f"{mistake.what}. To refuse it: {mistake.ask}."
-    if alike:
-        return f"{mistake.what}. To refuse it: use different tokens, and {mistake.compare}."
-    seen = f"{_ASKED[mistake.needs]}, but what you compare does not show it"
-    return f"{mistake.what}. {seen}. To refuse it: {mistake.compare}."
+    lines = [f"Your test {let_through}:"]
+    for place, name in enumerate((unasked + asked)[:MOST_SHOWN]):
+        needs, mistake, compare = WRONG[name]
+        lines += [HIDDEN if alike else ASKED] * (place == len(unasked))
+        todo = compare if name in asked else f"{ASK[needs]}. Then {compare}"
+        lines.append(f"  - {name}: {mistake}. To refuse it: {todo}.")
+    lines += [f"  - and {', '.join((unasked + asked)[MOST_SHOWN:])}."] * (len(survivors) > MOST_SHOWN)
+    which = "" if alike and not unasked else _unasked(outcomes)
+    what = "\n".join(lines) + "\n" + printed_note(by_name[survivors[0]])
+    return Verdict(False, what=what, which=f"Use a prompt of different tokens. {which}".strip() if alike else which)
 
 
 def _all_alike(outcomes: Sequence[Outcome]) -> bool:
     """Whether every prompt asked about repeats one token (and some prompt has more than one)."""
-    prompts = [ids for o in outcomes for _, ids, *_ in o.asked]
+    prompts = [asked[1] for o in outcomes for asked in o.asked if len(asked) > 1 and fits(asked[1], [int])]
     return all(len(set(ids)) == 1 for ids in prompts) and any(len(ids) > 1 for ids in prompts)
 
 
 def _unasked(outcomes: Sequence[Outcome]) -> str:
     """What kind of question the test never put, over all the prefills it was given."""
-    does = {name for o in outcomes for name in usage(o)}
-    texts = {
-        "prefill": "It never calls prefill_fn.",
-        "reference": "It never calls reference.",
-        "chunks": "It never cuts a prompt into more than one chunk.",
-        "ragged": "No chunk of it is shorter than a later one.",
-        "hit": "It never passes a hit.",
-    }
-    missing = [text for name, text in texts.items() if name not in does]
+    does = {kind for outcome in outcomes for kind in usage(outcome)}
+    missing = [text for kind, text in NEVER.items() if kind not in does and (kind != "cold" or "chunks" in does)]
     if not missing:
-        return (
-            "What it asks for would show all of them; what it then compares does not. "
-            "Compare K, V and logits with reference, in every bit."
-        )
-    return missing[0] if "prefill" not in does else " ".join(missing)
+        return "Compare K, V and logits with reference, in every bit."
+    return " ".join(missing if "prefill" in does else missing[:1])
 
 
 def usage(outcome: Outcome) -> frozenset[str]:
-    """What kinds of question a test put to its two callbacks."""
+    """What kinds of question a test put to its two callbacks: keys of NEVER."""
     does = set()
-    for name, *args in outcome.asked:
-        if name == "reference":
+    for asked in outcome.asked:
+        if fits(asked, (str, [int])):
             does.add("reference")
-            continue
-        _, sizes, hit = args
-        does |= {"prefill"} | ({"chunks"} if len(sizes) > 1 else set()) | ({"hit"} if hit else set())
-        does |= {"ragged"} if any(size < max(sizes) for size in sizes[:-1]) else set()
+        elif fits(asked, (str, [int], [int], int)) and asked[2]:
+            _, _, sizes, hit = asked
+            ragged = any(size < max(sizes) for size in sizes[:-1])
+            chunks = len(sizes) > 1
+            kinds = {"prefill": True, "chunks": chunks, "ragged": ragged, "cold": chunks and not hit, "hit": hit > 0}
+            does |= {kind for kind, put in kinds.items() if put}
     return frozenset(does)
 
 
 def same(a: Outcome, b: Outcome) -> bool:
     """Both refused (or broke in the same way), or both accepted after the same kinds of question, returning alike."""
-    if isinstance(a, Raised) or isinstance(b, Raised):
-        return isinstance(a, Raised) and isinstance(b, Raised) and a.type == b.type
-    return (a.value is None) == (b.value is None) and usage(a) == usage(b)
+    if isinstance(a, Raised) and isinstance(b, Raised):
+        return a.type == b.type and (a.type == "AssertionError" or a.message == b.message)
+    accepted = isinstance(a, Returned) and isinstance(b, Returned)
+    return accepted and (a.value is None) == (b.value is None) and usage(a) == usage(b)
 
 
-def make_prefill(marker: Callback) -> Callable:
-    """The prefill_fn(token_ids, sizes, hit) that a Callback("prefill_fn", (name, weights seed)) stands for."""
+MISTAKES = """
+    accepts_everything
+      | return None
+    It asks nothing and refuses nothing.
 
-    def prefill_fn(token_ids, sizes, hit=0):
-        return _copies(_run(*marker.data, *_plain(token_ids, sizes, hit)))
+    refuses_everything
+      | assert False
+    It refuses whatever it is given. A test that nothing can pass says nothing.
 
-    return prefill_fn
+    returns_the_answer
+      | token_ids = [(7 * i * i + 3 * i) % 128 for i in range(40)]
+      | pairs = zip(prefill_fn(token_ids, [3, 19], 18), reference(token_ids))
+      | return all(np.array_equal(got, want) for got, want in pairs)
+    Nothing that a test returns counts. It refuses by raising: assert np.array_equal(...), once for each cut.
 
+    always_true
+      np.array_equal(got, want)  ->  got.shape == want.shape
+    It asks for all that is needed and refuses nothing. It asserts what is always true, such as equal shapes, or it only
+    prints, or catches its own AssertionError.
 
-def make_reference(marker: Callback) -> Callable:
-    """The reference(token_ids) that a Callback("reference", (weights seed,)) stands for: one right pass."""
+    any_for_all
+      np.array_equal(got, want)  ->  (got == want).any()
+    It is content with one equal number: .any() where .all() belongs, or a single index. A wrong cache holds many right
+    numbers.
 
-    def reference(token_ids):
-        ids, *_ = _plain(token_ids, [1], 0)
-        return _copies(_run("reference", *marker.data, ids, (len(ids),), 0))
+    v_of_layer_0
+      np.array_equal(got, want)  ->  name != "v" or np.array_equal(got[0], want[0])
+    It compares V of layer 0 alone. RoPE turns q and k and never v, and nothing comes before layer 0: that V is the same
+    with any positions.
 
-    return reference
+    k_of_layer_0
+      np.array_equal(got, want)  ->  name != "k" or np.array_equal(got[0], want[0])
+    It compares K of layer 0 alone. Wrong key positions show there. Wrong query positions pass through attention first
+    and show from layer 1 on.
 
+    k_of_the_last_layer
+      np.array_equal(got, want)  ->  name != "k" or np.array_equal(got[-1], want[-1])
+    It compares K of the last layer alone. Most mistakes reach it through the layers before. Misses: what went wrong in
+    the last attention, and whatever was stored wrongly in an earlier layer when attention had read it.
 
-def _plain(token_ids, sizes, hit) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """The arguments as integers; ValueError tells a learner what a prefill takes."""
-    vocab = kv.model().config.vocab_size
-    try:
-        ids, sizes, hit = tuple(int(t) for t in token_ids), tuple(int(s) for s in sizes), int(hit)
-    except (TypeError, ValueError):
-        raise ValueError(
-            "prefill_fn takes a list of token ids, a list of chunk lengths and a hit length, all whole numbers."
-        ) from None
-    if not 1 <= len(ids) <= MAX_TOKENS or min(ids) < 0 or max(ids) >= vocab:
-        raise ValueError(f"token_ids must be 1 to {MAX_TOKENS} numbers from 0 to {vocab - 1}.")
-    return ids, sizes, hit
+    all_k
+      np.array_equal(got, want)  ->  name != "k" or np.array_equal(got, want)
+    It compares K alone. What the last layer's attention did shows in the logits only, and V is stored by itself.
 
+    all_v
+      np.array_equal(got, want)  ->  name != "v" or np.array_equal(got, want)
+    It compares V alone, of every layer and in every bit. V shows what the layers before it did with positions, and no
+    layer comes behind the last: its keys reach K and the logits only.
 
-def _copies(snapshot) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return snapshot.k.copy(), snapshot.v.copy(), snapshot.logits.copy()
+    no_v
+      np.array_equal(got, want)  ->  name == "v" or np.array_equal(got, want)
+    It compares K and the logits and leaves out V. A value that was stored wrongly after its attention ran shows nowhere
+    else.
 
+    no_logits
+      np.array_equal(got, want)  ->  name == "logits" or np.array_equal(got, want)
+    It compares K and V and leaves out the logits. The last layer's queries reach nothing else.
 
-@functools.lru_cache(maxsize=1024)
-def _run(name: str, weights: int, ids: tuple[int, ...], sizes: tuple[int, ...], hit: int):
-    model = kv.model(weights)
-    if name == "reference":
-        return one_pass(model, ids)
-    if name == "busy":
-        beside = [[(5 * i + r) % model.config.vocab_size for i in range(len(sizes) + 3 + r)] for r in (1, 2)]
-        return prefill(model, ids, sizes, hit=hit, block_size=4, beside=beside)
-    if name == "one_based":  # in the prefix too, so the prefix is computed here as a first chunk
-        positions = lambda _, computed, take: np.arange(computed + 1, computed + take + 1)  # noqa: E731
-        return prefill(model, ids, (hit, *sizes) if hit else sizes, positions=positions)
-    if name == "chunk_index":
-        starts = np.cumsum([0, *sizes]).tolist()
-        positions = lambda cached, computed, take: cached + starts.index(computed) * max(sizes) + np.arange(take)  # noqa: E731
-        return prefill(model, ids, sizes, hit=hit, positions=positions)
-    if name == "last_layer_keys":
-        return prefill(_last_keys_restart(model), ids, sizes, hit=hit)
-    if name == "coarse_angles":
-        return prefill(_coarse_angles(model), ids, sizes, hit=hit)
-    return Scenario(model, ids, sizes, hit).run(FAULTS[_KNOWN[name]] if name in _KNOWN else None)
+    all_logits
+      np.array_equal(got, want)  ->  name != "logits" or np.array_equal(got, want)
+    It compares the logits alone. They are made of what attention read; what is left in the cache may be something else.
 
+    argmax
+      ([5, 20, 15], 0), ([3, 19], 18)  ->  ([2, 38], 0), ([1, 37], 2)
+      np.array_equal(got, want)  ->  name != "logits" or got.argmax() == want.argmax()
+    It compares the most likely next token. That token often stays the same when the cache is wrong: compare bits.
 
-def _last_keys_restart(model: Model) -> Model:
-    """The model for one request; its last layer rotates keys by positions counted from the start of their chunk."""
-    model = copy.copy(model)
-    model.new_pool = functools.partial(_pool_that_turns_back, model.config, model.new_pool)
-    return model
+    close_v
+      np.array_equal(got, want)  ->  name == "k" or np.allclose(got, want, atol=1e-4)
+    It compares V and logits within a tolerance. Attention depends on differences of positions, so when all are one too
+    large only the last bits of V and logits change. K itself is turned further.
 
+    tolerance
+      np.array_equal(got, want)  ->  np.allclose(got, want, atol=0.1)
+    It compares K, V and logits within a wide tolerance. A small mistake changes bits too: the arithmetic here is exact,
+    so compare with np.array_equal.
 
-def _pool_that_turns_back(config: ModelConfig, new_pool: Callable, *args) -> KVPool:
-    pool = new_pool(*args)
-    write, written = pool.write, 0
+    allclose
+      np.array_equal(got, want)  ->  np.allclose(got, want)
+    It compares within a small tolerance: np.allclose is content with five equal digits. Right results are equal in
+    every bit here, so compare with np.array_equal.
 
-    def turned_back(layer, slots, k, v):
-        nonlocal written
-        if layer == config.num_layers - 1:  # the tokens before this chunk are the ones written so far
-            k = rope(k, np.full(len(k), -written), config.rope_theta)
-            written += len(k)
-        write(layer, slots, k, v)
+    sums
+      np.array_equal(got, want)  ->  got.sum() == want.sum()
+    It compares sums. Numbers that have changed places have the same sum, and a last bit gets lost in it.
 
-    pool.write = turned_back
-    return pool
+    last_token
+      np.array_equal(got, want)  ->  np.array_equal(*(x if name == "logits" else x[:, -1] for x in (got, want)))
+    It compares K and V of the last token alone. Most mistakes reach it through attention. What was overwritten after
+    that does not.
 
+    behind_the_hit
+      np.array_equal(got, want)  ->  np.array_equal(*(x if name == "logits" else x[:, hit:] for x in (got, want)))
+    It compares K and V behind the hit. The cached tokens belong to the request too: a prefill may spoil them.
 
-def _coarse_angles(model: Model) -> Model:
-    """The model with its cosines and sines rounded to bfloat16, in every chunk and in the prefix."""
-    model = copy.copy(model)
-    exact = model._rope
-    model._rope = lambda positions: tuple(_to_bfloat16(x) for x in exact(positions))
-    return model
+    equal_chunks
+      ([5, 20, 15], 0), ([3, 19], 18)  ->  ([10] * 4, 0), ([8, 8, 6], 18)
+    All its chunks are equally long, except for a shorter last one: chunk index x chunk length is then the right start.
 
+    no_hit
+      ([5, 20, 15], 0), ([3, 19], 18)  ->  ([5, 20, 15], 0), ([1, 39], 0)
+    It has no hit: nothing tells it whether cached tokens are counted, and what becomes of them.
 
-def _to_bfloat16(x: np.ndarray) -> np.ndarray:
-    """float32 rounded to the nearest number that bfloat16 has, ties to even."""
-    bits = x.view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).astype(np.uint32).view(np.float32)
+    one_chunk
+      ([5, 20, 15], 0), ([3, 19], 18)  ->  ([40], 0)
+    Its only chunk is the whole prompt: in the first chunk relative and absolute positions are the same.
 
+    against_itself
+      reference(token_ids)  ->  prefill_fn(token_ids, [40], 0)
+    It compares the prefill with the same prefill in one pass: a mistake that is the same in every cut agrees with
+    itself.
+"""
 
-_KNOWN = {
-    "relative": "chunk-relative positions",
-    "q_only": "chunk-relative query positions",
-    "k_only": "chunk-relative key positions",
-    "reset_at_prefix": "positions reset at the prefix",
-}
-
-
-EXERCISE = Exercise(
-    name="check_positions",
-    groups=(Group("kills", cases, judge),),
-    same=same,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[Group("kills", cases, judge)],
+    mistakes=MISTAKES,
     reread="Reread notebook 03, section 4.",
+    same=same,
+    kind_only=True,
     callbacks={"prefill_fn": make_prefill, "reference": make_reference},
-    solution=SOLUTION,
 )

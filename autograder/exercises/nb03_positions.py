@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from autograder.compare import first_index, first_trouble, returned, same_integers, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
+from autograder.compare import first_index, first_trouble, returned, wrong_shape
+from autograder.drivers import nb03
+from autograder.exercise import Call, Group, Outcome, Verdict
 from autograder.exercises import kv
-from autograder.kept import known_mistakes
+from autograder.kit import draws, exercise, found, values
 from course_lib.positions import MAX_ANGLE
 
-
-def _call(cached: int, computed: int, take: int, **facts) -> Call:
-    return Call((cached, computed, take), f"positions({cached}, {computed}, {take})", facts)
+SOLUTION = "course_lib.positions:positions"
 
 
-def _wanted(cached: int, computed: int, take: int) -> list[int]:
-    return [cached + computed + i for i in range(take)]
+def chunks(seed: int) -> Iterator[tuple[int, int, int]]:
+    """Nothing cached, nothing computed, neither, both; one token; equal chunks; ends of blocks; ragged."""
+    draw = draws(seed)
+    size = draw(5, 30)
+    yield 0, 0, draw(2, 20)
+    yield 0, size, size
+    yield size, size, size
+    yield 5, 3, 4
+    yield 5_000, 1_024, 976
+    yield 16 * draw(1, 9), 0, 16
+    yield draw(17, 31), 0, draw(2, 30)
+    yield draw(1, 40), draw(1, 40), 1
+    yield 0, draw(50, 90), draw(2, 9)
+    for _ in range(3):  # neither number is a multiple of the chunk's length
+        take = draw(7, 60)
+        yield take * draw(0, 5) + draw(1, take), take * draw(0, 5) + draw(1, take), take
 
 
-def _trouble(call: Call, got: np.ndarray) -> str | None:
-    wanted = np.array(_wanted(*call.args))
+def label(cached: int, computed: int, take: int) -> str:
+    return f"positions({cached}, {computed}, {take})"
+
+
+def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
     shape = wrong_shape(call, got, wanted.shape, "one position for each of the `take` tokens")
     if shape or got.dtype.kind not in "iu":
         return shape or f"{call.label} has dtype {got.dtype}, wanted int64: a position is a whole number."
@@ -30,46 +48,23 @@ def _trouble(call: Call, got: np.ndarray) -> str | None:
     return f"{call.label}[{at}] is {got[at]}, it should be {wanted[at]}."
 
 
-def value_cases(seed: int) -> list[Call]:
-    """Hits and chunks of all kinds: nothing cached, nothing computed, both; one token; ends of blocks; ragged."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    chunk = draw(5, 30)
-    calls = [(0, 0, draw(2, 20)), (0, chunk, chunk), (5, 3, 4), (5_000, 1_024, 976), (16 * draw(1, 9), 0, 16)]
-    calls += [(draw(1, 40), draw(1, 40), 1), (0, draw(50, 90), draw(2, 9)), (draw(17, 31), 0, draw(2, 30))]
-    while len(calls) < 12:
-        cached, computed, take = draw(1, 300), draw(1, 300), draw(2, 60)
-        if cached != computed and computed % take and cached % take:
-            calls.append((cached, computed, take))
-    return [_call(*args) for args in calls]
-
-
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} cases")
-
-
 def kv_cases(seed: int) -> list[Call]:
-    return [_call(cut.hit, computed, take, cut=cut) for cut in kv.three_cuts(seed) for computed, take in cut.chunks()]
+    calls = [((cut.hit, *chunk), cut) for cut in kv.three_cuts(seed) for chunk in cut.chunks()]
+    return [Call(args, label(*args), {"cut": cut}) for args, cut in calls]
 
 
 def judge_kv(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    def usable(call: Call, got: np.ndarray) -> str | None:
+    def unusable(call: Call, got: np.ndarray) -> str | None:
         """What the model cannot run with. All other mistakes show in the KV cache."""
-        if (
-            got.shape != (call.args[2],)
-            or got.dtype.kind not in "iu"
-            or not ((got >= 0) & (got.astype(np.float64) < MAX_ANGLE)).all()
-        ):
-            return _trouble(call, got)
-        return None
+        fits = got.shape == (call.args[2],) and got.dtype.kind in "iu"
+        if fits and (got >= 0).all() and (got < MAX_ANGLE).all():
+            return None
+        return trouble(call, got, found(SOLUTION)(*call.args))
 
-    trouble = first_trouble(calls, outcomes, usable)
-    return trouble or kv.judge_cuts(
+    return first_trouble(calls, outcomes, unusable) or kv.judge_cuts(
         calls, returned(outcomes), lambda table: {"positions": lambda *args: table[args].astype(np.int64)}
     )
 
-
-SOLUTION = "course_lib.positions:positions"
 
 MISTAKES = """
     relative
@@ -94,6 +89,11 @@ MISTAKES = """
       cached + computed, cached + computed + take  ->  cached + computed - 1, cached + computed + take - 1
     Every position is one too small. The position of the chunk's first token is the number of tokens before it.
 
+    longer_one
+      cached + computed, cached + computed + take  ->  max(cached, computed), max(cached, computed) + take
+    Only the larger of `cached` and `computed` is counted. `computed` begins at the end of the hit, so the tokens before
+    the chunk are both together.
+
     chunk_grid
       np.arange(cached + computed, cached + computed + take)  ->  cached + computed // take * take + np.arange(take)
     This is the chunk's index times its length, which supposes that all chunks before it were as long as this one.
@@ -106,6 +106,15 @@ MISTAKES = """
     inclusive_end
       computed + take  ->  computed + take - 1
     One position is missing: np.arange leaves out its end, so the end is cached + computed + take.
+
+    one_too_many
+      computed + take  ->  computed + take + 1
+    There is one position too many. np.arange leaves out its end, so the end is cached + computed + take.
+
+    whole_request
+      cached + computed, cached + computed + take  ->  cached + computed + take
+    These are the positions of the whole request so far. Only the next `take` tokens are computed: begin at cached +
+    computed.
 
     stop_is_take
       , cached + computed + take  ->  , take
@@ -125,13 +134,22 @@ MISTAKES = """
       computed + take)  ->  computed + take - 1, take)
     The numbers are right and the dtype is not: these are floats, and a position is used as an index too. np.arange
     gives int64.
+
+    one_buffer
+      | def positions(cached, computed, take, buffer=np.zeros(8_192, dtype=np.int64)):
+      |     buffer[:take] = np.arange(cached + computed, cached + computed + take)
+      |     return buffer[:take]
+    Every call returns a part of the same buffer, so the positions of one chunk change when the next is asked for.
+    Return a new array.
 """
 
-EXERCISE = Exercise(
-    name="positions",
-    groups=(Group("values", value_cases, judge_values), Group("kv", kv_cases, judge_kv)),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[
+        values("values", SOLUTION, chunks, label, trouble, driver=nb03.positions),
+        Group("kv", kv_cases, judge_kv),
+    ],
+    mistakes=MISTAKES,
     reread="Reread notebook 03, section 2.",
-    solution=SOLUTION,
+    driver=nb03.positions,
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from autograder.compare import first_far_index, first_trouble, keeps_bits, same_floats, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.kept import known_mistakes
+from autograder.compare import CLOSE, first_far_index, first_trouble, keeps_bits, same_floats, wrong_shape
+from autograder.drivers import nb03
+from autograder.exercise import Call, Group, Outcome, Returned, Verdict
+from autograder.kit import draws, exercise
 
+SOLUTION = "course_lib.positions:rope"
 AXES = "the shape of x, [tokens, heads, head_dim]"
 
 
@@ -20,42 +22,41 @@ def oracle(x: np.ndarray, positions: np.ndarray, theta: float = 10000.0) -> np.n
 
 
 def _call(x: np.ndarray, positions: np.ndarray, *theta: float, **facts) -> Call:
-    where = (
-        f"positions {positions[0]} to {positions[-1]}"
-        if np.array_equal(positions, np.arange(positions[0], positions[0] + len(positions)))
-        else "positions " + ", ".join(map(str, positions[:6])) + (" ..." if len(positions) > 6 else "")
-    )
+    first, last = positions[[0, -1]]
+    run = np.array_equal(positions, np.arange(first, first + len(positions)))
+    listed = ", ".join(map(str, positions[:6])) + " ..." * (len(positions) > 6)
+    where = f"positions {first} to {last}" if run else f"positions {listed}"
     return Call((x, positions, *theta), f"rope(x {list(x.shape)}, {where}{''.join(f', {t:g}' for t in theta)})", facts)
 
 
-def _x(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    return rng.standard_normal(shape).astype(np.float32)
+def _x(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def logic_cases(seed: int) -> list[Call]:
-    """A first and a later chunk, one token, rows of several requests at once, another theta, the smallest head."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
+    """A first and a later chunk, one token, rows of several requests at once, other thetas, the smallest head."""
+    draw = draws(seed)
     start, tokens = draw(20, 100), draw(5, 12)
-    decodes = np.array([draw(40, 90), draw(100, 900), draw(3, 30), 4096, draw(3, 30)])
+    decodes = np.array([draw(40, 90), draw(100, 900), 0, 4096, draw(3, 30), 4096])
     return [
-        _call(_x(rng, tokens, 4, 16), np.arange(tokens)),
-        _call(_x(rng, tokens, 2, 8), np.arange(start, start + tokens)),
-        _call(_x(rng, 1, 3, 32), np.array([draw(5, 60)])),
-        _call(_x(rng, len(decodes), 2, 16), decodes),
-        _call(_x(rng, tokens, 3, 16), np.arange(start, start + tokens), 500_000.0),
-        _call(_x(rng, 7, 1, 2), np.arange(draw(1, 9), 60)[:7]),
+        _call(_x(seed, tokens, 4, 16), np.arange(tokens)),
+        _call(_x(seed + 1, tokens, 2, 8), np.arange(start, start + tokens)),
+        _call(_x(seed + 2, 1, 3, 32), np.array([draw(5, 60)]), 100.5),
+        _call(_x(seed + 3, len(decodes), 2, 16), decodes),
+        _call(_x(seed + 4, tokens, 3, 16), np.arange(start, start + tokens), 500_000.0),
+        _call(_x(seed + 5, 7, 1, 2), np.arange(draw(1, 9), 60)[:7]),
     ]
 
 
-def _logic(call: Call, got: np.ndarray) -> str | None:
+def _trouble(call: Call, got: np.ndarray) -> str | None:
     wanted = oracle(*call.args)
     shape = wrong_shape(call, got, wanted.shape, AXES)
+    dtype = f"{call.label} has dtype {got.dtype}, wanted float32, as x has."
     if shape or got.dtype.kind not in "biuf":
-        return shape or f"{call.label} has dtype {got.dtype}, wanted float32."
-    at = first_far_index(got, wanted)
+        return shape or dtype
+    at = first_far_index(got, wanted, CLOSE if call.args[1].max() > 1_000 else 1e-4)  # float32 angles are right, too
     if at is None:
-        return None
+        return None if got.dtype == np.float32 else dtype
     token, head, i = at
     half = wanted.shape[-1] // 2
     clean = "Token 0 is right. " if token > 0 else ""
@@ -67,22 +68,26 @@ def _logic(call: Call, got: np.ndarray) -> str | None:
 
 
 def judge_logic(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _logic) or Verdict(True, count=f"{len(calls)} cases close to float64")
+    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} cases close to float64")
 
 
 def bits_cases(seed: int) -> list[Call]:
-    """60 keys in one pass, then the same in chunks of 1, ragged ones, and behind a hit. The last 5 are decodes."""
-    rng = np.random.default_rng(seed)
-    tokens, hit = 60, int(rng.integers(17, 40))
-    x, positions = _x(rng, tokens, 2, 32), np.arange(tokens)
-    positions[-5:] = rng.integers(100, 900, 5)
+    """60 keys in one pass, then the same in chunks of 1, ragged ones, and behind a hit. The last 5 are decodes.
+
+    theta is not the usual one: otherwise an answer that ignores it would have right values here, and other last bits
+    could be taken for that mistake.
+    """
+    draw = draws(seed)
+    tokens, hit = 60, draw(17, 40)
+    x, positions = _x(seed, tokens, 2, 32), np.arange(tokens)
+    positions[-5:] = [draw(100, 900) for _ in range(5)]
     parts = ((0, tokens), (0, 1), (31, 32), (1, 3), (3, 10), (10, 41), (hit, hit + 5), (hit, tokens))
-    return [_call(x[a:b], positions[a:b], rows=(a, b)) for a, b in parts]
+    return [_call(x[a:b], positions[a:b], 500_000.0, rows=(a, b)) for a, b in parts]
 
 
 def judge_bits(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     """Passed if the values are right and each chunk's rows equal those of the answer's own one pass in every bit."""
-    return keeps_bits(calls, outcomes, _logic, lambda row: f"token {row}", _ROUNDING)
+    return keeps_bits(calls, outcomes, _trouble, lambda row: f"token {row}", _ROUNDING)
 
 
 _ROUNDING = (
@@ -91,9 +96,13 @@ _ROUNDING = (
 )
 
 
-SOLUTION = "course_lib.positions:rope"
+def same(a: Outcome, b: Outcome) -> bool:
+    """Close arrays of one dtype, or the same error."""
+    kinds = {getattr(o.value, "dtype", None) for o in (a, b) if isinstance(o, Returned)}
+    return len(kinds) <= 1 and same_floats(a, b)
 
-MISTAKES = """
+
+MISTAKES = r"""
     relative
       rope_cos_sin(positions,  ->  rope_cos_sin(np.arange(len(x)),
     The given positions are not used: the rows of this chunk are counted from 0.
@@ -148,15 +157,66 @@ MISTAKES = """
     added
       [first * cos - second * sin, second * cos + first * sin]  ->  [first + cos, second + sin]
     Cosines and sines are added to the vector, as older sinusoidal embeddings do. RoPE rotates: it multiplies.
+
+    cos_for_sin
+      cos, sin = rope_cos_sin(  ->  sin, cos = rope_cos_sin(
+    Cosine and sine have changed places. rope_cos_sin returns the cosines first. A token at position 0 must come out as
+    it went in: its cosine is 1 and its sine 0.
+
+    no_head_axis
+      cos, sin = cos[:, None, :], sin[:, None, :]  ->
+    `cos` and `sin` are [tokens, pairs] and x is [tokens, heads, head_dim]. They need an axis for the heads:
+    cos[:, None, :].
+
+    second_half_kept
+      second * cos + first * sin  ->  second
+    Only the first number of each pair is turned. A turn changes both.
+
+    reads_what_it_wrote
+      | cos, sin = rope_cos_sin(positions, x.shape[-1], theta)
+      | cos, sin = cos[:, None, :], sin[:, None, :]
+      | out, half = x.copy(), x.shape[-1] // 2
+      | out[..., :half] = out[..., :half] * cos - out[..., half:] * sin
+      | out[..., half:] = out[..., half:] * cos + out[..., :half] * sin
+      | return out
+    The second half is made from a first half that is already turned. Both formulas need the numbers as they were: take
+    the two halves from x.
+
+    in_place
+      | cos, sin = rope_cos_sin(positions, x.shape[-1], theta)
+      | cos, sin = cos[:, None, :], sin[:, None, :]
+      | half = x.shape[-1] // 2
+      | first, second = x[..., :half].copy(), x[..., half:].copy()
+      | x[..., :half] = first * cos - second * sin
+      | x[..., half:] = second * cos + first * sin
+      | return x
+    x itself is turned. A caller that turns it again, or compares, has lost the vectors as they were. Return a new
+    array.
+
+    float64
+      first, second = x[..., :half], x[..., half:]  ->  first, second = x[..., :half].astype(np.float64), x[..., half:]
+    The numbers are right and they are float64: twice the bytes in the cache, and another dtype than x has. Return
+    float32.
+
+    two_turns
+      | half = x.shape[-1] // 2
+      | for where in (positions[:1], positions - positions[0]):
+      |     cos, sin = (part[:, None, :] for part in rope_cos_sin(where, x.shape[-1], theta))
+      |     first, second = x[..., :half], x[..., half:]
+      |     x = np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+      | return x
+    Each token is turned twice: to the chunk's first position, and on from there. That is the same angle, rounded twice,
+    and how it is rounded depends on where the chunk begins. Turn once, by the token's own position.
+    alike: 0.9
 """
 
-EXERCISE = Exercise(
-    name="rope",
-    groups=(Group("logic", logic_cases, judge_logic), Group("bits", bits_cases, judge_bits)),
-    same=same_floats,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[Group("logic", logic_cases, judge_logic), Group("bits", bits_cases, judge_bits, apart=True)],
+    mistakes=MISTAKES,
     reread="Reread notebook 03, section 3.",
     imports="import numpy as np\nfrom course_lib.positions import rope_cos_sin",
-    solution=SOLUTION,
     library=("course_lib.positions:rotate",),
+    same=same,
+    driver=nb03.rope,
 )

@@ -1,70 +1,10 @@
 """Exercise 5.3, abort: the step was not computed, so everything is as it was before it was opened."""
 
-from __future__ import annotations
+from functools import partial
 
-import numpy as np
-
-from autograder.compare import counted, same_integers
-from autograder.exercise import Call, Exercise, Group
-from autograder.exercises.nb05_states import (
-    IMPORTS,
-    After,
-    Row,
-    call_of,
-    judge_with,
-    listed,
-    packed,
-    random_rows,
-    requests_in,
-    state_of,
-)
-from autograder.kept import known_mistakes
-
-STATES = 50
-
-
-def drive(abort, numbers: list[int], admitted: int) -> np.ndarray:
-    """The state after the abort."""
-    state = state_of(numbers, admitted)
-    requests = requests_in(state, numbers)
-    abort(state)
-    return packed(state, requests)
-
-
-def cases(seed: int) -> list[Call]:
-    """Three admitted in front of two that wait, none admitted, all admitted; then random states."""
-    rng = np.random.default_rng(seed)
-    old = [Row(7, 0, 5, 2, 6, 3, 1), Row(3, 0, 12, 0, 4, 6, 5), Row(5, 0, 6, 2, 7, 6, 0)]
-    new = [Row(2, 0, 11, 0, 0, 6, 11), Row(9, 0, 8, 0, 0, 6, 8), Row(1, 0, 30, 0, 0, 6, 4)]
-    waiting = [Row(4, 1, 6, 0, 0, 6, 0), Row(0, 1, 9, 0, 0, 6, 0)]
-    calls = [
-        call_of("abort of a step that admitted 2, 9 and 1", [*old, *new, *waiting], 3),
-        call_of("abort of a step that admitted none", [*old, *waiting], 0),
-        call_of("abort of a step that admitted all that run", new, 3),
-    ]
-    for number in range(STATES):
-        calls.append(call_of(f"abort of random step {number}", *random_rows(rng)))
-    return calls
-
-
-def _trouble(call: Call, got: After) -> str | None:
-    rows, admitted = call.facts["rows"], call.facts["admitted"]
-    was_running = [row.id for row in rows if not row.waits]
-    first = len(was_running) - admitted
-    admitted_ids, waited = was_running[first:], [row.id for row in rows if row.waits]
-    for row in rows:
-        if got.tokens[row.id] != row.tokens or got.computed[row.id] != row.computed:
-            before = f"{counted(len(row.tokens), 'token')}, {row.computed} of them computed"
-            now = f"{counted(len(got.tokens[row.id]), 'token')}, {got.computed[row.id]} of them computed"
-            return f"{call.label}: request {row.id} had {before}; afterwards it has {now}."
-    if got.running != was_running[:first]:
-        return f"{call.label}: {listed(got.running)} run afterwards, it should be {listed(was_running[:first])}."
-    if got.waiting != admitted_ids + waited:
-        return f"{call.label}: {listed(got.waiting)} wait afterwards, it should be {listed(admitted_ids + waited)}."
-    if got.chunks or got.admitted:
-        return f"{call.label}: the step is still open. Afterwards state.chunks is () and state.admitted is 0."
-    return None
-
+from autograder.drivers import nb05
+from autograder.exercises.nb05_states import FORM, IMPORTS, label, states, trouble
+from autograder.kit import exercise, values
 
 SOLUTION = "course_lib.lessons.nb05_budget:abort"
 
@@ -96,6 +36,19 @@ MISTAKES = r"""
       len(state.running) - state.admitted  ->  0
     All running requests go back to the queue. The ones that ran before the step stay in state.running.
 
+    nothing_computed
+      | state.waiting[:0] = [r for r in state.running if r.num_computed == 0]
+      | state.running = [r for r in state.running if r.num_computed]
+      | state.chunks, state.admitted = (), 0
+    You take the requests with num_computed 0 for the admitted ones. That number does not say when a request was
+    admitted: take the last state.admitted of state.running.
+
+    the_first_ones
+      | state.waiting[:0] = state.running[: state.admitted]
+      | del state.running[: state.admitted]
+      | state.chunks, state.admitted = (), 0
+    You take the first requests of state.running. The step has put the ones that it admitted at the end.
+
     all_with_a_chunk
       | planned = {chunk.request_id for chunk in state.chunks}
       | state.waiting[:0] = [r for r in state.running if r.id in planned]
@@ -125,6 +78,10 @@ MISTAKES = r"""
       del state  ->  for r in state.running:\n    r.num_computed -= taken.get(r.id, 0)\ndel state
     You subtract the chunk's tokens from num_computed. The plan never added them, so there is nothing to subtract.
 
+    marked_as_aborted
+      (), 0  ->  (), 0\nfor request in state.waiting:\n    request.finish_reason = "aborted"
+    You set finish_reason. The step was aborted, and not its requests: they will be planned again.
+
     from_the_start
       (), 0  ->  (), 0\nfor request in state.running:\n    request.num_computed = 0
     All requests start again at 0. What earlier steps have computed is still in the cache.
@@ -136,13 +93,15 @@ MISTAKES = r"""
     there.
 """
 
-EXERCISE = Exercise(
-    name="abort",
-    groups=(Group("states", cases, judge_with(_trouble, "{} steps")),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[
+        values(
+            "states", SOLUTION, states, partial(label, "abort"), trouble, count="steps", driver=nb05.abort, form=FORM
+        )
+    ],
+    mistakes=MISTAKES,
     reread="Reread notebook 05, section 4.",
     imports=IMPORTS,
-    solution=SOLUTION,
-    driver=drive,
+    driver=nb05.abort,
 )

@@ -1,85 +1,10 @@
 """Exercise 5.2, commit: the step was computed, so each request with a chunk in it advances."""
 
-from __future__ import annotations
+from functools import partial
 
-import numpy as np
-
-from autograder.compare import counted, same_integers
-from autograder.exercise import Call, Exercise, Group
-from autograder.exercises.nb05_states import (
-    IMPORTS,
-    After,
-    Row,
-    call_of,
-    judge_with,
-    listed,
-    packed,
-    random_rows,
-    requests_in,
-    state_of,
-    token_for,
-)
-from autograder.kept import known_mistakes
-
-STATES = 50
-
-
-def drive(commit, numbers: list[int], admitted: int) -> np.ndarray:
-    """The state after the commit, and what it returned."""
-    state = state_of(numbers, admitted)
-    requests = requests_in(state, numbers)
-    returned = commit(state, {chunk.request_id: token_for(chunk.request_id) for chunk in state.chunks})
-    if not isinstance(returned, (list, tuple, np.ndarray)):
-        what = "None" if returned is None else f"something of type {type(returned).__name__}"
-        raise TypeError(f"it returned {what}, wanted the list of the ids that are finished")
-    return packed(state, requests, list(returned))
-
-
-def cases(seed: int) -> list[Call]:
-    """Two finish side by side; a prompt half done, one that ends, one recomputed past its prompt. Then random ones."""
-    rng = np.random.default_rng(seed)
-    rows = [
-        Row(7, 0, 5, 2, 6, 3, 1),
-        Row(3, 0, 6, 4, 9, 5, 1),
-        Row(9, 0, 8, 1, 8, 6, 1),
-        Row(1, 0, 12, 0, 4, 6, 5),
-        Row(4, 0, 9, 3, 0, 6, 10),
-        Row(2, 0, 11, 0, 0, 6, 11),
-        Row(5, 1, 6, 0, 0, 6, 0),
-    ]
-    calls = [call_of("commit of a step with six chunks", rows, 1)]
-    for number in range(STATES):
-        calls.append(call_of(f"commit of random step {number}", *random_rows(rng)))
-    return calls
-
-
-def _trouble(call: Call, got: After) -> str | None:
-    rows, done = call.facts["rows"], []
-    for row in rows:
-        stop, end = row.computed + row.take, row.prompt + row.answer
-        where = f"{call.label}: request {row.id} has {counted(end, 'token')}"
-        where += f" and the chunk [{row.computed}, {stop})" if row.take else " and no chunk"
-        ends = bool(row.take) and stop == end
-        gets = [token_for(row.id)] if ends else []
-        wanted, tokens = row.tokens + gets, got.tokens[row.id]
-        if len(tokens) != len(wanted):
-            return f"{where}. It gets {counted(len(tokens) - end, 'new token')}, it should get {len(gets)}."
-        if tokens != wanted:
-            return f"{where}. Wanted are the tokens that it had{' and the sampled one behind them' if ends else ''}."
-        if got.computed[row.id] != stop:
-            return f"{where}. Afterwards num_computed is {got.computed[row.id]}, it should be {stop}."
-        done += [row.id] if row.answer + len(gets) >= row.max_tokens and not row.waits else []
-    running = [row.id for row in rows if not row.waits and row.id not in done]
-    if got.running != running:
-        return f"{call.label}: afterwards {listed(got.running)} run, it should be {listed(running)}."
-    if got.returned != done:
-        return f"{call.label}: it returned {listed(got.returned)}, finished are {listed(done)}."
-    if got.waiting != [row.id for row in rows if row.waits]:
-        return f"{call.label}: afterwards {listed(got.waiting)} wait. Commit leaves the queue alone."
-    if got.chunks or got.admitted:
-        return f"{call.label}: the step is still open. Afterwards state.chunks is () and state.admitted is 0."
-    return None
-
+from autograder.drivers import nb05
+from autograder.exercises.nb05_states import FORM, IMPORTS, label, states, trouble
+from autograder.kit import exercise, values
 
 SOLUTION = "course_lib.lessons.nb05_budget:commit"
 
@@ -111,6 +36,10 @@ MISTAKES = r"""
       request.num_computed = chunk.stop  ->  request.num_computed += 1
     num_computed grows by one whatever the chunk. A chunk computes its tokens up to its stop.
 
+    all_of_it_computed
+      request.num_computed = chunk.stop  ->  request.num_computed = request.num_tokens
+    After any chunk all tokens of its request count as computed. Keys and values are there up to the chunk's stop.
+
     prompts_do_not_advance
       request.num_computed = chunk.stop  ->
       (sampled[request.id])  ->  (sampled[request.id])\nrequest.num_computed = chunk.stop
@@ -133,6 +62,32 @@ MISTAKES = r"""
       if request.why_done()  ->  if request.num_tokens - request.prompt_len > request.max_tokens
       not request.why_done()  ->  request.id not in finished
     A request is finished one token too late: max_tokens is the most that it generates.
+
+    only_max_tokens
+      if request.why_done()  ->  if len(request.generated) >= request.max_tokens
+      not request.why_done()  ->  request.id not in finished
+    Your requests end at max_tokens alone. A stop token ends one as well: why_done() knows both.
+
+    stopped_by_a_discarded_token
+      if request.why_done()  ->  if request.why_done() or sampled.get(request.id) in request.stop_token_ids
+      not request.why_done()  ->  request.id not in finished
+    A sampled token that was discarded ends its request. Only a token that the request really got can be its stop token:
+    why_done() looks at token_ids.
+
+    only_decodes_finish
+      requests = {request.id  ->  sizes = {c.request_id: c.num_tokens for c in state.chunks}\nrequests = {request.id
+      if request.why_done()  ->  if request.why_done() and sizes.get(request.id) == 1
+      not request.why_done()  ->  request.id not in finished
+    Only decodes finish. A longer chunk that ends at the newest token gives a token too, and with max_tokens=1, or when
+    it is a stop token, or after a preemption, that may be the last. Ask why_done() of every running request.
+
+    order_of_the_plan
+      request.id for request in state.running if request.why_done()  ->  i for i in sampled if requests[i].why_done()
+    The finished ids stand in the order of the chunks. They are wanted in the order of `running`.
+
+    the_idle_leave
+      in state.running if not  ->  in state.running if request.id in sampled and not
+    A request without a chunk in this step leaves state.running. It still runs: only the finished ones leave.
 
     nobody_leaves
       state.running = [request for request in state.running if not request.why_done()]  ->
@@ -159,13 +114,22 @@ MISTAKES = r"""
     You return the requests that still run. Return the ids of the finished ones.
 """
 
-EXERCISE = Exercise(
-    name="commit",
-    groups=(Group("states", cases, judge_with(_trouble, "{} steps")),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[
+        values(
+            "states",
+            SOLUTION,
+            states,
+            partial(label, "commit"),
+            trouble,
+            count="steps",
+            driver=nb05.commit,
+            form=(*FORM, [int]),
+        )
+    ],
+    mistakes=MISTAKES,
     reread="Reread notebook 05, section 4.",
     imports=IMPORTS,
-    solution=SOLUTION,
-    driver=drive,
+    driver=nb05.commit,
 )

@@ -2,90 +2,53 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator
 
-from autograder.compare import first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.kept import known_mistakes
-from autograder.packing import pack, unpack
-from course_lib.schedule.request import Chunk
+from autograder.drivers import nb05
+from autograder.exercise import Call
+from autograder.kit import draws, exercise, values
+from autograder.plain import short
 
+SOLUTION = "course_lib.lessons.nb05_budget:pack_ragged"
 NAMES = ("ids", "positions", "cu_q", "cu_k")
-BATCHES = 30
 
 
-def drive(pack_ragged, chunks: list[int], lengths: list[int]) -> np.ndarray:
-    """The four lists. `chunks` has three numbers a chunk; request i has lengths[i] tokens."""
-    plan = tuple(Chunk(*chunks[at : at + 3]) for at in range(0, len(chunks), 3))
-    tokens = {i: tokens_of(i, n) for i, n in enumerate(lengths)}
-    result = pack_ragged(plan, tokens)
-    if not isinstance(result, (tuple, list)) or len(result) != 4:
-        what = "None" if result is None else f"something of type {type(result).__name__}"
-        raise TypeError(f"it returned {what}, wanted four lists: ids, positions, cu_q, cu_k")
-    return pack(result, NAMES)
-
-
-def tokens_of(request: int, length: int) -> list[int]:
-    """Tokens that tell one request from another, and one place from another."""
-    return [1_000 * (request + 1) + 7 * place % 997 for place in range(length)]
-
-
-def _call(chunks: list[tuple[int, int, int]], lengths: list[int]) -> Call:
-    shown = ", ".join(f"Chunk({i}, {start}, {stop})" for i, start, stop in chunks)
-    return Call(([n for chunk in chunks for n in chunk], lengths), f"pack_ragged(({shown}), ...)", {"chunks": chunks})
-
-
-def cases(seed: int) -> list[Call]:
-    """The lesson's batch, one chunk alone, decodes alone, chunks that end before their request; then random ones."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    calls = [
-        _call([(1, 3, 4), (2, 5, 8), (0, 0, 2)], [6, 4, 8]),
-        _call([(1, 0, 5)], [3, 5]),
-        _call([(2, 6, 7), (0, 4, 5), (1, 1, 2)], [5, 2, 7]),
-        _call([(0, 2, 3), (3, 0, 9)], [3, 1, 1, 40]),
-    ]
-    for _ in range(BATCHES):
-        lengths = [draw(3, 25) for _ in range(draw(2, 7))]
-        ids = rng.permutation(len(lengths))[: draw(1, len(lengths) + 1)].tolist()
+def batches(seed: int) -> Iterator[tuple[tuple, tuple]]:
+    """(chunks, (id, tokens) of all requests): the lesson's; one chunk alone; decodes; a long batch; random ones."""
+    draw = draws(seed)
+    yield ((1, 3, 4), (2, 5, 8), (0, 0, 2)), ((0, 6), (1, 4), (2, 8))
+    yield ((1, 0, 5),), ((0, 3), (1, 5))
+    yield ((4, 6, 7),), ((4, 7),)
+    yield ((4, 2, 3),), ((4, 7),)
+    yield ((9, 0, 1),), ((9, 1), (3, 2))
+    yield ((2, 6, 7), (0, 4, 5), (1, 1, 2)), ((0, 5), (1, 2), (2, 7))
+    yield ((0, 2, 3), (3, 0, 9)), ((0, 3), (1, 1), (2, 1), (3, 40))
+    yield ((5, 1, 3), (8, 1, 3), (2, 1, 3)), ((2, 3), (8, 3), (5, 3))  # equal lengths
+    yield (*((i, 2_999, 3_000) for i in range(11, 0, -1)), (0, 1_000, 1_400)), tuple((i, 3_000) for i in range(12))
+    for _ in range(30):
+        ids = sorted(range(20), key=lambda _: draw(0, 1_000))[: draw(2, 7)]
+        lengths = tuple((i, draw(3, 25)) for i in ids)
         chunks = []
-        for i in ids:
-            start = int(rng.choice([0, lengths[i] - 1, draw(0, lengths[i])]))
-            chunks.append((i, start, draw(start + 1, lengths[i] + 1)))
-        calls.append(_call(chunks, lengths))
-    return calls
+        for i, length in sorted(lengths, key=lambda _: draw(0, 1_000))[: draw(1, len(ids) + 1)]:
+            start = (0, length - 1, draw(0, length))[draw(0, 3)]
+            chunks.append((i, start, draw(start + 1, length + 1)))
+        yield tuple(chunks), lengths
 
 
-def wanted(call: Call) -> list[list[int]]:
-    chunks, lengths = call.facts["chunks"], call.args[1]
-    rows = [(i, p) for i, start, stop in chunks for p in range(start, stop)]
-    news, keys = [c[2] - c[1] for c in chunks], [c[2] for c in chunks]
-    return [
-        [tokens_of(i, lengths[i])[p] for i, p in rows],
-        [p for _, p in rows],
-        np.cumsum([0, *news]).tolist(),
-        np.cumsum([0, *keys]).tolist(),
-    ]
+def label(chunks: tuple, lengths: tuple) -> str:
+    return f"pack_ragged(({', '.join(f'Chunk({i}, {start}, {stop})' for i, start, stop in chunks)}), ...)"
 
 
-def _trouble(call: Call, got: np.ndarray) -> str | None:
-    for name, mine, right in zip(NAMES, unpack(got), wanted(call)):
-        if mine.ndim != 1 or mine.dtype.kind not in "iu":
-            return f"{call.label}: {name} is {mine.tolist()}, wanted a list of whole numbers."
-        if mine.tolist() != right:
-            return f"{call.label}: {name} is {_short(mine.tolist())}, it should be {_short(right)}."
+def trouble(call: Call, got: tuple, wanted: tuple) -> str | None:
+    for name, mine, right in zip(NAMES, got, wanted):
+        if mine != right:
+            return f"{call.label}: {name} is {_shown(mine)}, it should be {_shown(right)}."
     return None
 
 
-def _short(numbers: list[int]) -> str:
-    return str(numbers) if len(numbers) <= 24 else f"{str(numbers[:24])[:-1]}, ...] ({len(numbers)} numbers)"
+def _shown(numbers: tuple) -> str:
+    return short(str(list(numbers)), 150) + f" ({len(numbers)} numbers)" * (len(numbers) > 24)
 
-
-def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} batches")
-
-
-SOLUTION = "course_lib.lessons.nb05_budget:pack_ragged"
 
 MISTAKES = """
     positions_from_the_chunk
@@ -120,6 +83,14 @@ MISTAKES = """
     The 0 at the beginning is missing: the list has one number more than there are chunks. It says where each chunk
     begins, and where the last one ends.
 
+    without_the_end
+      return ids, positions, cu_q, cu_k  ->  return ids, positions, cu_q[:-1], cu_k[:-1]
+    The last number is missing: the list has one number more than there are chunks. It says where the last chunk ends.
+
+    tokens_by_place
+      tokens[chunk.request_id]  ->  list(tokens.values())[len(cu_q) - 1]
+    You take the tokens by the chunk's place in the batch. `tokens` has them by request id.
+
     newest_tokens
       [chunk.start : chunk.stop]  ->  [-chunk.num_tokens :]
     You take the last tokens of the request. A chunk in the middle of a prompt has others: from start to stop.
@@ -147,14 +118,14 @@ MISTAKES = """
     The positions count from 1. The first token of a prompt stands at position 0.
 """
 
-EXERCISE = Exercise(
-    name="pack_ragged",
-    groups=(Group("values", cases, judge),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[
+        values("values", SOLUTION, batches, label, trouble, count="batches", driver=nb05.pack_ragged, form=([int],) * 4)
+    ],
+    mistakes=MISTAKES,
     reread="Reread notebook 05, section 5.",
     imports="import numpy as np\nfrom collections.abc import Mapping, Sequence\n"
     "from course_lib.schedule.request import Chunk",
-    solution=SOLUTION,
-    driver=drive,
+    driver=nb05.pack_ragged,
 )

@@ -1,146 +1,132 @@
-"""States with an open step as plain numbers, for exercises 5.2 and 5.3: made, driven, packed and compared."""
+"""Requests in every situation, and states with an open step made of them, for exercises 5.1 to 5.3."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from autograder.compare import error_text, printed_note, why_not_an_array
-from autograder.exercise import Call, Outcome, Raised, Verdict
-from autograder.packing import pack, unpack
-from course_lib.lessons.nb05_budget import State
-from course_lib.schedule.request import Chunk, Request
+from autograder.compare import counted
+from autograder.drivers.nb05 import Row, token_for
+from autograder.exercise import Call
+from autograder.kit import shown
 
 IMPORTS = "import numpy as np\nfrom collections.abc import Mapping\nfrom course_lib.lessons.nb05_budget import State"
+FORM = ([int], [int], [(int, int, int)], int, [(int, [int])], [(int, str)])  # of a state, as its driver returns it
+
+RUNNING = tuple(
+    "decode last stopped half half_one half_stopped ends ends_last ends_stopped one one_last again again_prompt past "
+    "beyond newest again_ends again_last again_stopped from_zero".split()
+)
+ADMITTED = tuple("whole whole_last first single readmitted readmitted_past readmitted_last".split())
 
 
-class Row(NamedTuple):
-    """A request: its place is running (0) or waiting (1); take is its chunk's length in the open step, or 0."""
-
-    id: int
-    waits: int
-    prompt: int
-    answer: int
-    computed: int
-    max_tokens: int
-    take: int
-
-    @property
-    def tokens(self) -> list[int]:
-        """Token ids that tell one request, and one place in it, from another."""
-        return [100 * self.id + place for place in range(self.prompt + self.answer)]
-
-
-def token_for(request: int) -> int:
-    """What the logits of the request's chunk choose, in every step of these exercises."""
-    return 90_000 + request
-
-
-def state_of(numbers: Sequence[int], admitted: int) -> State:
-    rows = [Row(*numbers[at : at + len(Row._fields)]) for at in range(0, len(numbers), len(Row._fields))]
-    requests = [
-        Request(r.id, r.tokens, max_tokens=r.max_tokens, prompt_len=r.prompt, num_computed=r.computed) for r in rows
-    ]
-    chunks = [Chunk(r.id, r.computed, r.computed + r.take) for r in rows if r.take]
-    chunks.sort(key=lambda c: c.stop - c.start > 1)  # decodes first, so not in the order of admission
-    waiting = [request for request, row in zip(requests, rows) if row.waits]
-    running = [request for request, row in zip(requests, rows) if not row.waits]
-    return State(waiting, running, tuple(chunks), admitted)
-
-
-def requests_in(state: State, numbers: Sequence[int]) -> list[Request]:
-    """The requests of a state that state_of made of these numbers, in the order of the rows."""
-    ids = numbers[:: len(Row._fields)]
-    return sorted([*state.running, *state.waiting], key=lambda r: ids.index(r.id))
-
-
-def packed(state: State, requests: Sequence[Request], *more) -> np.ndarray:
-    """All that can be seen of a state, then `more`."""
-    names = ["state.waiting", "state.running", "state.chunks", "state.admitted", "num_computed", "lengths", "token_ids"]
-    for name, queue in (("waiting", state.waiting), ("running", state.running)):
-        if not all(isinstance(request, Request) for request in queue):
-            raise TypeError(f"state.{name} holds something that is no request")
-    values = [
-        [r.id for r in state.waiting],
-        [r.id for r in state.running],
-        [[c.request_id, c.start, c.stop] for c in state.chunks],
-        state.admitted,
-        [r.num_computed for r in requests],
-        [len(r.token_ids) for r in requests],
-        [token for r in requests for token in r.token_ids],
-    ]
-    return pack([*values, *more], [*names, "what it returned"][: len(values) + len(more)])
+def request_in(kind: str, number: int, draw: Callable[[int, int], int]) -> tuple[Row, int]:
+    """A request in a situation, and the stop of its chunk in the open step: num_computed if it has none."""
+    prompt, answer, c, most = draw(7, 20), draw(3, 6), draw(1, 4), draw(2, 5)
+    prompt = 1 if kind == "single" else prompt
+    end = prompt + answer
+    has, computed, stop, more, *stops = {  # tokens of the answer, and how many more it may have
+        "decode": (answer, end - 1, end, most),
+        "last": (answer, end - 1, end, 1),
+        "stopped": (answer, end - 1, end, most, "at the sampled token"),
+        "idle": (answer, end - 1, end - 1, 1),
+        "paused": (0, c, c, 1),
+        "half": (0, c, c + 2, 1),
+        "half_one": (0, c, c + 1, 1),  # a chunk of one token that is no decode
+        "half_stopped": (0, c, prompt - 1, most, "at the sampled token"),  # which is thrown away
+        "ends": (0, c, prompt, most),
+        "ends_last": (0, c, prompt, 1),
+        "ends_stopped": (0, c, prompt, most, "at the sampled token"),
+        "one": (0, prompt - 1, prompt, most),
+        "one_last": (0, prompt - 1, prompt, 1),
+        "again": (answer, c, c + 2, 1),  # these were preempted: prompt and answer are computed again
+        "again_prompt": (answer, c, prompt, 1),
+        "past": (answer, c, prompt + 1, 1),
+        "beyond": (answer, prompt, prompt + 1, 1),
+        "newest": (answer, prompt + 1, end - 1, 1, "at the sampled token"),
+        "again_ends": (answer, prompt, end, most),
+        "again_last": (answer, prompt + 1, end, 1),
+        "again_stopped": (answer, c, end, most, "at the sampled token"),
+        "from_zero": (answer, 0, c, most),
+        "whole": (0, 0, prompt, most),
+        "whole_last": (0, 0, prompt, 1),
+        "first": (0, 0, c, 1),
+        "single": (0, 0, 1, 1),
+        "readmitted": (answer, 0, end, most),
+        "readmitted_past": (answer, 0, prompt + 1, 1),
+        "readmitted_last": (answer, 0, end, 1),
+        "waiting": (0, 0, 0, most),
+        "preempted": (answer, 0, 0, 1),
+    }[kind]
+    return Row(number, prompt, has, computed, 0, has + more, token_for(number) if stops else -1), stop
 
 
-def call_of(name: str, rows: Sequence[Row], admitted: int) -> Call:
-    numbers = [number for row in rows for number in row]
-    return Call((numbers, admitted), name, {"rows": tuple(rows), "admitted": admitted})
+def states(seed: int) -> Iterator[tuple]:
+    """(waiting, running, chunks, admitted): each situation alone; several requests that finish; then random states."""
+    rng = np.random.default_rng(seed)
+
+    def state(running: str, admitted: str = "", waiting: str = "", turned: bool = False) -> tuple:
+        """Of requests in these situations, with ascending ids; their chunks stand as a plan has them, decodes first.
+
+        turned   the ids descend, and the chunks stand in reverse
+        """
+        ids = sorted(rng.permutation(60).tolist()[:20], reverse=not turned)
+        draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
+        queues = [[request_in(k, ids.pop(), draw) for k in kinds.split()] for kinds in (waiting, running, admitted)]
+        waits, runs, new = ([tuple(row) for row, _ in queue] for queue in queues)
+        chunks = [(row.id, row.computed, stop) for row, stop in queues[1] + queues[2] if stop > row.computed]
+        chunks.sort(key=lambda chunk: chunk[2] - chunk[1] > 1)
+        return tuple(waits), tuple(runs + new), tuple(chunks[::-1] if turned else chunks), len(new)
+
+    yield from (state(kind) for kind in RUNNING)
+    yield from (state("", kind) for kind in ADMITTED)
+    yield state("ends_last last", waiting="preempted")  # the decode's chunk stands first
+    yield state("last stopped decode", waiting="waiting waiting")
+    yield state("again_last idle ends_last paused one_last", "whole_last first", "waiting preempted")
+    yield state("decode last", turned=True)
+    yield state("last ends_stopped again_last", turned=True)
+    yield state("idle", "first", "waiting")
+    yield state("", "whole readmitted first", "preempted waiting")
+    yield state("half_one decode past", "whole readmitted_last single", "waiting preempted", turned=True)
+    for _ in range(20):
+        runs, new, waits = rng.integers(1, 6), rng.integers(0, 4), rng.integers(0, 4)
+        kinds = [*rng.choice([*RUNNING, "idle", "paused"], runs), str(rng.choice(RUNNING))]
+        new, waits = rng.choice(ADMITTED, new), rng.choice(["waiting", "preempted"], waits)
+        yield state(*map(" ".join, (kinds, new, waits)), turned=bool(rng.integers(2)))
 
 
-def random_rows(rng: np.random.Generator) -> tuple[list[Row], int]:
-    """Running requests in every situation, some of them admitted by the open step, and some that still wait."""
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    old, new, waiting = draw(2, 6), draw(0, 4), draw(0, 4)
-    rows = []
-    for place, number in enumerate(rng.permutation(40)[: old + new + waiting].tolist()):
-        prompt, answer, most = draw(5, 20), draw(1, 5), draw(6, 9)
-        if place >= old + new:
-            rows.append(Row(number, 1, prompt, draw(0, 2), 0, most, 0))
-            continue
-        kinds = ["fresh", "again"] if place >= old else ["decode", "last", "half", "ends", "idle", "again"]
-        kind = str(rng.choice(kinds))
-        if kind == "decode":
-            rows.append(Row(number, 0, prompt, answer, prompt + answer - 1, most, 1))
-        elif kind == "last":  # its next token is its last
-            rows.append(Row(number, 0, prompt, answer, prompt + answer - 1, answer + 1, 1))
-        elif kind == "idle":  # nothing for it in this step
-            rows.append(Row(number, 0, prompt, answer, prompt + answer - 1, most, 0))
-        elif kind == "again":  # prompt and answer are recomputed: past the prompt's end, or to the very end
-            take = prompt + answer if draw(0, 2) else prompt + draw(0, answer)
-            rows.append(Row(number, 0, prompt, answer, 0, most, take))
-        else:
-            start = 0 if kind == "fresh" else draw(1, prompt - 2)
-            left = prompt - start
-            take = left if kind == "ends" or draw(0, 2) else draw(1, left)
-            rows.append(Row(number, 0, prompt, 0, start, most, take))
-    if not any(row.take for row in rows):
-        rows[0] = Row(rows[0].id, 0, 9, 0, 2, 6, 7)
-    return rows, new
+def label(what: str, waiting: tuple, running: tuple, chunks: tuple, admitted: int) -> str:
+    step = ", ".join(f"{i}: [{start}, {stop})" for i, start, stop in chunks)
+    queues = f"running {shown([row[0] for row in running])}, waiting {shown([row[0] for row in waiting])}"
+    return f"{what} of a step with the chunks {step}, {queues}, admitted {admitted}"
 
 
-class After(NamedTuple):
-    """A packed state, by name."""
-
-    waiting: list[int]
-    running: list[int]
-    chunks: list
-    admitted: int
-    computed: dict[int, int]
-    tokens: dict[int, list[int]]
-    returned: list | None = None
-
-
-def after_of(call: Call, got: np.ndarray) -> After:
-    waiting, running, chunks, admitted, computed, lengths, tokens, *more = (x.tolist() for x in unpack(got))
-    ids = [row.id for row in call.facts["rows"]]
-    ends = np.cumsum([0, *lengths]).tolist()
-    each = {i: tokens[a:b] for i, a, b in zip(ids, ends, ends[1:])}
-    return After(waiting, running, chunks, admitted, dict(zip(ids, computed)), each, *(more[:1]))
-
-
-def judge_with(trouble: Callable[[Call, After], str | None], count: str) -> Callable:
-    def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-        for call, outcome in zip(calls, outcomes, strict=True):
-            what = error_text(call, outcome) if isinstance(outcome, Raised) else why_not_an_array(call, outcome)
-            what = what or trouble(call, after_of(call, outcome.value))
-            if what:
-                return Verdict(False, what=what + printed_note(outcome))
-        return Verdict(True, count=count.format(len(calls)))
-
-    return judge
-
-
-def listed(ids: Sequence[int]) -> str:
-    return "[" + ", ".join(map(str, ids)) + "]"
+def trouble(call: Call, got: tuple, wanted: tuple) -> str | None:
+    """The first field of a request or of the state that is wrong, in a sentence."""
+    rows = [Row(*row) for row in call.args[1] + call.args[0]]  # running, then waiting
+    if len(got[4]) != len(rows):
+        return f"{call.label}: what came back could not be read."
+    for row, (computed, tokens), right in zip(rows, got[4], wanted[4]):
+        where = f"{call.label}: request {row.id} had {counted(row.tokens, 'token')}, {row.computed} of them computed"
+        if len(tokens) != len(right[1]):
+            return f"{where}. Afterwards it has {counted(len(tokens), 'token')}, it should have {len(right[1])}."
+        if tokens != right[1]:
+            behind = " and the sampled one behind them" if len(tokens) > row.tokens else ""
+            return f"{where}. Wanted are the tokens that it had{behind}."
+        if computed != right[0]:
+            return f"{where}. Afterwards num_computed is {computed}, it should be {right[0]}."
+    if got[5]:
+        return f"{call.label}: {got[5][0][1]} of request {got[5][0][0]} has changed. All else of a request stays."
+    for name, mine, right in zip(("waiting", "running"), got, wanted):
+        if mine != right:
+            done = f" Finished are {shown(wanted[6])}." if len(wanted) > 6 else ""
+            for row in [row for row in rows if (row.id in mine) != (row.id in right) and done][:1]:
+                stops = ", and the sampled token is its stop token" if row.stop >= 0 else ""
+                done += f" Request {row.id} has max_tokens={row.max_tokens}{stops}."
+            return f"{call.label}: state.{name} is {shown(mine)} afterwards, it should be {shown(right)}.{done}"
+    if got[6:] != wanted[6:]:
+        return f"{call.label}: it returned {shown(got[6])}, finished are {shown(wanted[6])}."
+    if got[2:4] != wanted[2:4]:
+        return f"{call.label}: the step is still open. Afterwards state.chunks is () and state.admitted is 0."
+    return None

@@ -2,57 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from autograder.compare import counted, first_trouble, same_integers, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.kept import known_mistakes
+from autograder.compare import counted, wrong_shape
+from autograder.drivers import nb06
+from autograder.exercise import Call
+from autograder.kit import draws, exercise, values
 
+SOLUTION = "course_lib.lessons.nb06_tradeoff:itl"
 NAMES = ("P50", "P99", "the longest")
 
 
-def value_cases(seed: int) -> list[Call]:
-    """One stall among many gaps, and two; counts at which ranks come out whole and at which they do not; one gap."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
+def waits(seed: int) -> Iterator[tuple[list[int], str]]:
+    """Few stalls among many gaps; counts at which ranks come out whole and at which not; equal gaps; gaps in order."""
+    draw = draws(seed)
     short, stall = draw(3_000, 9_000), draw(90_000, 200_000)
-    cases = [
-        ([short] * 60 + [stall] + [short] * 59, "one stall among 120 gaps"),
-        ([short, stall] + [short] * 117 + [stall - 7], "two stalls among 120 gaps"),
-        ([draw(4_000, 90_000) for _ in range(100)], "100 gaps"),
-        ([draw(4_000, 90_000) for _ in range(300)], "300 gaps"),
-        ([draw(4_000, 90_000) for _ in range(2)], "2 gaps"),
-        ([draw(4_000, 90_000)], "1 gap"),
-        ([draw(4_000, 90_000) for _ in range(draw(201, 280))], "gaps of all lengths"),
-        ([draw(1, 9) * 5_000 for _ in range(draw(101, 150))], "gaps of a few lengths"),
-    ]
-    return [Call((gaps,), f"itl(gaps), {what},") for gaps, what in cases]
+
+    def unequal(count: int) -> list[int]:
+        first, apart = draw(4_000, 9_000), draw(11, 200)
+        return sorted((first + apart * place for place in range(count)), key=lambda _: draw(0, 2**60))
+
+    yield [short, stall] + [short] * 117 + [stall - 7], "two stalls among 120 gaps"
+    yield [short] * 60 + [stall] + [short] * 59, "one stall among 120 gaps"
+    for stalls in (10, 11):
+        yield [stall] * stalls + [short] * (1_000 - stalls), f"{stalls} stalls among 1,000 gaps"
+    for count in (100, 300, 99, 101, 50, 51, 4, 3, 2, 1, draw(102, 199), draw(201, 280)):
+        yield unequal(count), counted(count, "gap")
+    yield sorted(unequal(110)), "110 gaps, from the shortest on"
+    yield sorted(unequal(110), reverse=True), "110 gaps, from the longest on"
+    yield [short] * 30, "30 equal gaps"
+    yield [draw(1, 9) * 5_000 for _ in range(draw(101, 150))], "gaps of a few lengths"
 
 
-def _wanted(gaps: list[int]) -> list[int]:
-    """By counting, as the words say it, instead of by rank."""
-    least = lambda percent: min(g for g in gaps if 100 * sum(x <= g for x in gaps) >= percent * len(gaps))  # noqa: E731
-    return [least(50), least(99), max(gaps)]
+def label(gaps: list[int], what: str) -> str:
+    return f"itl(gaps), {what},"
 
 
-def _trouble(call: Call, got: np.ndarray) -> str | None:
+def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
     shape = wrong_shape(call, got, (3,), "P50, P99 and the longest")
     if shape:
         return shape
-    (gaps,) = call.args
-    for name, value, right in zip(NAMES, got.tolist(), _wanted(gaps)):
+    over = counted(len(call.args[0]), "gap")
+    for name, value, right in zip(NAMES, got.tolist(), wanted.tolist()):
         if value != right:
             shown = f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
-            over = counted(len(gaps), "gap")
             return f"{call.label} says that {name} of {over} is {shown} us, it should be {right:,} us."
+    if got.dtype.kind not in "iu":
+        return f"{call.label} has numbers of type {got.dtype}; wanted whole microseconds, as the gaps are."
     return None
 
-
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} lists of gaps")
-
-
-SOLUTION = "course_lib.lessons.nb06_tradeoff:itl"
 
 MISTAKES = """
     one_rank_too_high
@@ -111,15 +111,23 @@ MISTAKES = """
     longest_first
       p50, p99, ordered[-1]  ->  ordered[-1], p99, p50
     The three numbers are right and in another order: P50, then P99, then the longest.
+
+    upper_middle
+      return p50,  ->  return ordered[len(ordered) // 2],
+    Your P50 of an even number of gaps is the upper one of the two in the middle. Half of the gaps do not exceed the
+    lower one, so that is P50: its rank is half of the count, and its index one less.
+
+    floats
+      return p50, p99, ordered[-1]  ->  return tuple(map(float, (p50, p99, ordered[-1])))
+    The numbers are right and their type is not: these are floats. Each is one of the gaps, which are whole.
 """
 
-EXERCISE = Exercise(
-    name="itl",
-    groups=(Group("values", value_cases, judge_values),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[values("values", SOLUTION, waits, label, trouble, count="lists of gaps", driver=nb06.itl)],
+    mistakes=MISTAKES,
     reread="Reread notebook 06, section 2.",
     imports="import numpy as np\nfrom collections.abc import Sequence",
-    solution=SOLUTION,
     library=("course_lib.cost.linear:percentile",),
+    driver=nb06.itl,
 )

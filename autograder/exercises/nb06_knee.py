@@ -2,54 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from autograder.compare import counted, first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, drawn, shown, with_cost
-from autograder.kept import known_mistakes
+from autograder.compare import counted
+from autograder.drivers import nb00
+from autograder.exercise import Call
+from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, Cost, by_numbers, cost, written
+from autograder.kit import draws, exercise, values
+
+SOLUTION = "course_lib.lessons.nb06_tradeoff:pick_chunk"
 
 
-def value_cases(seed: int) -> list[Call]:
-    """The reference setting; targets that a step meets exactly or misses by 1 us; no users; targets too small."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    calls = [(50_000, 24, REFERENCE)]
-    for over in (-1, 0, 1, None):
-        cost, users, chunk = drawn(rng), draw(2, 60), draw(100, 3_000)
-        over = draw(2, cost[1]) if over is None else over
-        calls.append((cost[0] + cost[2] * users + cost[1] * chunk + over, users, cost))
-    cost = drawn(rng)
-    calls += [(draw(20_000, 90_000), 0, cost), (cost[0] + 7 * cost[2] - draw(1, 60), 7, cost)]
-    calls += [
-        (draw(200, 1_000), draw(1, 40), drawn(rng)),
-        *((draw(60_000, 200_000), draw(1, 60), drawn(rng)) for _ in "ab"),
-    ]
-    return [Call(args, shown("pick_chunk", *args)) for args in calls]
+def targets(seed: int) -> Iterator[tuple]:
+    """Targets that a step meets exactly or misses by 1 us, that leave room for 0 or 1 tokens, that are too small."""
+    draw = draws(seed)
+    for m in (REFERENCE, cost(draw)):
+        yield from ((50_000, 24, m), (50_000, 1, m), (50_000, 40, m), (600_000, 24, m), (1, 1, m))
+    for chunk in (draw(100, 3_000), draw(100, 3_000), 1, 0):
+        fixed, token, decode = m = cost(draw)
+        users = draw(2, 60)
+        for over in (-1, 0, 1, token // 2, token - 1):
+            yield fixed + decode * users + token * chunk + over, users, m
+    fixed, token, decode = m = cost(draw)
+    yield fixed + 7 * decode - draw(1, 60), 7, m
+    yield fixed + 7 * decode - draw(500, 900), 7, m
+    yield draw(200, 1_000), draw(1, 40), m
+    for m in ([fixed, 1, decode], [fixed, token, 0], [0, token, decode], cost(draw), cost(draw)):
+        yield draw(60_000, 90_000), draw(1, 60), m
 
 
-def _trouble(call: Call, got: np.ndarray) -> str | None:
-    target, users, (fixed, per_token, per_decode) = call.args
-    wanted = max((target - fixed - users * per_decode) // per_token, 0)
+def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
+    target, users, numbers = call.args
     if got.shape != () or got.dtype.kind not in "iu":
         return f"{call.label} is {got.tolist()!r:.60}; wanted one whole number of tokens."
     if got == wanted:
         return None
-    if got < 0:
-        why = "no chunk is shorter than 0 tokens"
-    else:
-        took = fixed + per_token * int(got) + per_decode * users
+    why = "no chunk is shorter than 0 tokens"
+    if got >= 0:
+        took = Cost(*numbers).step_us(int(got), users)
         relation = "is longer than" if took > target else "meets"
         chunk = counted(int(got), "token")
         why = f"a step with a chunk of {chunk} takes {took:,} us, which {relation} the target of {target:,} us"
     return f"{call.label} is {int(got):,}, it should be {wanted:,}: {why}."
 
-
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} targets")
-
-
-SOLUTION = "course_lib.lessons.nb06_tradeoff:pick_chunk"
 
 MISTAKES = """
     no_decodes
@@ -120,17 +117,12 @@ MISTAKES = """
     A chunk is a whole number of tokens: divide with // instead of /.
 """
 
-EXERCISE = Exercise(
-    name="pick_chunk",
-    groups=(Group("values", value_cases, judge_values),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[values("values", SOLUTION, targets, written("pick_chunk"), trouble, count="targets", driver=by_numbers)],
+    mistakes=MISTAKES,
     reread="Reread notebook 06, section 4.",
     imports=IMPORTS,
-    solution=SOLUTION,
-    library=(
-        "course_lib.cost.linear:knee_chunk",
-        "course_lib.cost.one_prompt:knee",
-    ),
-    driver=with_cost,
+    library=("course_lib.cost.linear:knee_chunk", "course_lib.cost.one_prompt:knee"),
+    driver=nb00.with_cost,
 )

@@ -2,75 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
-from autograder.compare import first_trouble, same_floats
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.kept import known_mistakes
-from course_lib.lessons.nb06_tradeoff import Hardware
+from autograder.compare import same_floats
+from autograder.drivers import nb06
+from autograder.exercise import Call
+from autograder.exercises.nb00_cost import written
+from autograder.kit import draws, exercise, values
 
+SOLUTION = "course_lib.lessons.nb06_tradeoff:roofline"
 NEAR_US = 2.0  # so that an answer that rounds each part to whole microseconds is right as well
-# Hardware.of("h100", "8b"), as the arguments of a call hold it
+FIELDS = ("weight_bytes", "flops_per_token", "kv_bytes_per_token", "bytes_per_us", "flops_per_us")
+# Hardware.of("h100", "8b"), as the arguments of a call hold it: these numbers
 H100_8B = [15_009_316_864, 13_958_643_712, 131_072, 2_680_000, 692_300_000]
 
 
-def with_hardware(answer: Callable, prefill: int, decodes: int, context: int, numbers: list[int]):
-    """Driver: answer(prefill, decodes, context, hw), with the numbers made into a Hardware."""
-    return answer(prefill, decodes, context, Hardware(*numbers))
+def steps(seed: int) -> Iterator[tuple]:
+    """Two GPUs with the same steps, and others; decodes alone, chunks alone, both; on both sides of the ridge; ones."""
+    draw = draws(seed)
+
+    def gpu() -> list[int]:
+        sizes = draw(2_000, 30_000) * 10**6, draw(2_000, 30_000) * 10**6, draw(40_000, 600_000)
+        return [*sizes, draw(300_000, 4_000_000), draw(40_000_000, 800_000_000)]
+
+    other = gpu()
+    for hw in (H100_8B, other):
+        weights, flops, _, bytes_per_us, flops_per_us = hw
+        ridge = weights * flops_per_us // (flops * bytes_per_us)  # reading and arithmetic take equally long
+        for alone in ((1, 0, 0), (8_192, 0, 0), (0, 24, 1_024), (0, 1, 8_000), (0, 400, 37), (0, 256, 4_096)):
+            yield *alone, hw
+        for both in ((1_024, 24, 1_024), (1_024, 25, 1_024), (1_024, 24, 1_100), (1, 1, 8_000), (32_768, 256, 4_096)):
+            yield *both, hw
+        yield max(ridge - draw(20, 30), 1), draw(40, 60), draw(500, 4_000), hw
+        yield ridge + draw(100, 900), draw(2, 30), draw(500, 4_000), hw
+    yield draw(64, 160), 0, 0, H100_8B
+    yield 0, draw(300, 500), draw(20, 60), H100_8B
+    yield draw(2_000, 9_000), 0, draw(500, 900), gpu()
+    yield 0, draw(2, 60), draw(3_000, 9_000), gpu()
+    yield draw(500, 4_000), draw(2, 30), draw(500, 4_000), gpu()
 
 
-def _wanted(prefill: int, decodes: int, context: int, numbers: list[int]) -> float:
-    weights, flops, kv, bytes_per_us, flops_per_us = numbers
-    whole = max(weights * flops_per_us, flops * (prefill + decodes) * bytes_per_us)  # a fraction's numerator
-    return (whole + kv * decodes * context * flops_per_us) / (bytes_per_us * flops_per_us)
+def by_numbers(solution: Callable, *args: Any) -> Any:
+    """The oracle's driver: nothing of what it computes with is in an answer's hands."""
+    *first, numbers = args
+    return solution(*first, SimpleNamespace(**dict(zip(FIELDS, numbers))))
 
 
-def value_cases(seed: int) -> list[Call]:
-    """One GPU and others; decodes alone, chunks with and without them; steps on both sides of the ridge."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-
-    def drawn() -> list[int]:
-        return [
-            draw(2_000, 30_000) * 10**6, draw(2_000, 30_000) * 10**6, draw(40_000, 600_000),
-            draw(300_000, 4_000_000), draw(40_000_000, 800_000_000),
-        ]  # fmt: skip
-
-    other = drawn()
-    ridge = other[0] * other[4] // (other[1] * other[3])  # tokens at which reading and arithmetic take equally long
-    calls = [
-        (0, 24, 1_024, H100_8B),
-        (1_024, 24, 1_024, H100_8B),
-        (draw(64, 160), 0, 0, H100_8B),
-        (0, draw(300, 500), draw(20, 60), H100_8B),
-        (draw(2_000, 9_000), 0, draw(500, 900), drawn()),
-        (0, draw(2, 60), draw(3_000, 9_000), drawn()),
-        (max(ridge - draw(20, 30), 1), draw(40, 60), draw(500, 4_000), other),
-        (ridge + draw(100, 900), draw(2, 30), draw(500, 4_000), other),
-        (draw(500, 4_000), draw(2, 30), draw(500, 4_000), drawn()),
-    ]
-    return [
-        Call(args, "roofline({}, {}, {}, Hardware({}))".format(*args[:3], ", ".join(map(str, args[3]))))
-        for args in calls
-    ]
-
-
-def _trouble(call: Call, got: np.ndarray) -> str | None:
+def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
     if got.shape != () or got.dtype.kind not in "iuf":
         return f"{call.label} is {got.tolist()!r:.60}; wanted one number of microseconds."
-    wanted = _wanted(*call.args)
     if abs(float(got) - wanted) <= NEAR_US:
         return None
     return f"{call.label} is {float(got):,.1f} us, it should be {wanted:,.1f} us."
 
-
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} steps")
-
-
-SOLUTION = "course_lib.lessons.nb06_tradeoff:roofline"
 
 MISTAKES = """
     added
@@ -143,13 +131,14 @@ MISTAKES = """
     These are milliseconds. The rates are per microsecond, so the quotients are microseconds already.
 """
 
-EXERCISE = Exercise(
-    name="roofline",
-    groups=(Group("values", value_cases, judge_values),),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[
+        values("values", SOLUTION, steps, written("roofline", "Hardware"), trouble, count="steps", driver=by_numbers)
+    ],
+    mistakes=MISTAKES,
     same=same_floats,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 06, section 5.",
     imports="import numpy as np\nfrom course_lib.lessons.nb06_tradeoff import Hardware",
-    solution=SOLUTION,
-    driver=with_hardware,
+    driver=nb06.roofline,
 )

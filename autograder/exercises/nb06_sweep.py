@@ -2,67 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
-import numpy as np
+from autograder.drivers import nb00
+from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, by_numbers, cost, written, wrong_rows
+from autograder.kit import draws, exercise, values
 
-from autograder.compare import first_index, first_trouble, same_integers, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, drawn
-from autograder.kept import known_mistakes
-from course_lib.cost.linear import LinearCost, chunked
-
+SOLUTION = "course_lib.lessons.nb06_tradeoff:sweep"
 COLUMNS = ("chunk", "steps", "ttft_us", "worst_gap_us", "prefill_tok_per_s")
 
 
-def with_cost(answer: Callable, chunks: list[int], prompt: int, users: int, cost: list[int]):
-    """Driver: answer(chunks, prompt, users, m), with the numbers made into a LinearCost."""
-    return answer(chunks, prompt, users, LinearCost(*cost))
-
-
-def _wanted(chunks: list[int], prompt: int, users: int, cost: list[int]) -> np.ndarray:
-    rows = []
-    for chunk in chunks:
-        line = chunked(LinearCost(*cost), prompt, users, chunk)
-        rate = prompt * 1_000_000 // line.ttft_us
-        rows.append((chunk, len(line.step_us), line.ttft_us, line.worst_stall_us, rate))
-    return np.array(rows)
-
-
-def value_cases(seed: int) -> list[Call]:
-    """The reference setting; chunks that divide the prompt, that do not, as long as it, longer; out of order; ones."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
+def sweeps(seed: int) -> Iterator[tuple]:
+    """Chunks that divide the prompt, that leave one token, as long as it, longer; ones; equal ones; out of order."""
+    draw = draws(seed)
+    for m in (REFERENCE, cost(draw)):
+        for prompt, users in ((8_192, 24), (8_192, 25), (8_000, 24)):
+            yield [1_024, 128, 8_192], prompt, users, m
+        yield [512, 1_024, 64], 8_192, 24, m
+        yield [3, 4, 11, 12, 13, 4, 1], 12, 1, m
+        yield [2, 1], 1, 3, m
+    yield [8_192, 4_096], 8_192, 1, [0, 1, 1]
     prompt = draw(3_000, 9_000)
-    args = [
-        ([1_024, 128, 8_192], 8_192, 24, REFERENCE),
-        ([draw(700, 900), draw(100, 300), prompt, prompt + draw(50, 900)], prompt, draw(2, 60), drawn(rng)),
-        ([draw(500, 2_000)], draw(9_000, 30_000), 1, drawn(rng)),
-        ([5, 2, 1], draw(5, 12), draw(2, 9), drawn(rng)),
-        ([draw(100, 4_000) for _ in range(5)], draw(5_000, 20_000), draw(2, 60), drawn(rng)),
-    ]
-    return [Call(a, f"sweep({a[0]}, {a[1]}, {a[2]}, LinearCost({', '.join(map(str, a[3]))}))") for a in args]
+    sizes = [draw(700, 900), draw(100, 300), prompt, prompt + draw(50, 900), prompt - 1, prompt + 1]
+    yield sizes, prompt, draw(2, 60), cost(draw)
+    yield [draw(500, 2_000)], draw(9_000, 30_000), 1, cost(draw)
+    yield [5, 2, 1], draw(5, 12), draw(2, 9), cost(draw)
+    yield [draw(100, 4_000) for _ in range(5)], draw(5_000, 20_000), draw(2, 60), cost(draw)
 
 
-def _trouble(call: Call, got: np.ndarray) -> str | None:
-    wanted = _wanted(*call.args)
-    shape = wrong_shape(call, got, wanted.shape, f"a row ({', '.join(COLUMNS)}) for each chunk size")
-    if shape:
-        return shape
-    if np.array_equal(got, wanted):
-        kind = got.dtype.kind
-        return None if kind in "iu" else f"{call.label} has numbers of type {got.dtype}; wanted whole numbers."
-    row, column = first_index(got != wanted)
-    chunk, value, right = call.args[0][row], got[row, column], wanted[row, column]
-    return f"{call.label}: the row of chunk {chunk:,} has {COLUMNS[column]} = {value:,}, it should be {right:,}."
+trouble = wrong_rows(
+    "a row for each chunk size", COLUMNS, lambda call, row: f"the row of chunk {call.args[0][row]:,} has"
+)
 
-
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    rows = sum(len(call.args[0]) for call in calls)
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{rows} rows")
-
-
-SOLUTION = "course_lib.lessons.nb06_tradeoff:sweep"
 
 MISTAKES = """
     rest_left_out
@@ -137,20 +108,36 @@ MISTAKES = """
     gap_before_ttft
       ttft, max(steps)  ->  max(steps), ttft
     Two columns are swapped: first the TTFT, then the worst gap.
+
+    empty_last_step
+      range(0, prompt, chunk)  ->  range(0, prompt + 1, chunk)
+    When the chunks divide the prompt, you add one step more, with nothing of the prompt in it. The prompt is done
+    before.
+
+    full_chunk_gap
+      max(steps)  ->  m.step_us(chunk, users)
+    Your worst gap is the step of a full chunk, also when the prompt is shorter than the chunk. A step has no more
+    tokens than are left.
+
+    not_rounded
+      1_000_000 // ttft  ->  1_000_000 / ttft
+    The throughput is a float. It is rounded down to a whole number: divide with // instead of /.
+
+    equal_sizes_once
+      in chunks  ->  in dict.fromkeys(chunks)
+    A chunk size that is given twice has one row only. Each of the given sizes has a row.
 """
 
-EXERCISE = Exercise(
-    name="sweep",
-    groups=(Group("values", value_cases, judge_values),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[values("values", SOLUTION, sweeps, written("sweep"), trouble, count="sweeps", driver=by_numbers)],
+    mistakes=MISTAKES,
     reread="Reread notebook 06, section 3.",
     imports=IMPORTS,
-    solution=SOLUTION,
     library=(
         "course_lib.cost.linear:sweep",
         "course_lib.cost.linear:chunked",
         "course_lib.cost.one_prompt:sweep_point",
     ),
-    driver=with_cost,
+    driver=nb00.with_cost,
 )

@@ -56,6 +56,7 @@ def commit(state: State, sampled: Mapping[int, int]) -> list[int]:
 
     A request has computed its tokens up to the stop of its chunk. If that is the end of its tokens, it gets the sampled
     token as its newest; all other sampled tokens are thrown away. request.why_done() is not "" for a finished one.
+    `sampled` and all else of a request stay as they are, and `running` stays a list of these requests.
     """
     requests = {request.id: request for request in state.running}
     for chunk in state.chunks:
@@ -73,7 +74,7 @@ def abort(state: State) -> None:
     """The open step was not computed: everything is again as it was before the step was opened.
 
     The requests that it admitted stand at the front of `waiting` again, in their order. No request has advanced, and
-    none does.
+    none does. `waiting` and `running` stay lists of these requests.
     """
     first = len(state.running) - state.admitted
     state.waiting[:0] = state.running[first:]
@@ -99,7 +100,7 @@ def pack_ragged(
 
     chunks    of the step, in batch order
     tokens    request id -> all its tokens so far
-    returns   (ids, positions, cu_q, cu_k), four lists of whole numbers
+    returns   (ids, positions, cu_q, cu_k), four new lists of whole numbers
               ids         the token ids of all chunks, one chunk behind another: a row for each
               positions   where each of them stands in its own request
               cu_q        chunk i has the rows cu_q[i] to cu_q[i + 1] - 1; one number more than chunks, the first is 0

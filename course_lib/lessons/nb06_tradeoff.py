@@ -18,8 +18,8 @@ def itl(gaps: Sequence[int]) -> tuple[int, int, int]:
 
     P99 is the smallest of the gaps that at least 99 in a hundred of them do not exceed; P50 likewise.
 
-    gaps      times between one token and the next, in us, in any order; at least one
-    returns   (p50, p99, longest)
+    gaps      times between one token and the next, in whole us, in any order; at least one. They stay as they are
+    returns   (p50, p99, longest), whole numbers as well
     """
     ordered = sorted(gaps)
     p50, p99 = (ordered[-(-percent * len(ordered) // 100) - 1] for percent in (50, 99))
@@ -31,11 +31,12 @@ def sweep(chunks: Sequence[int], prompt: int, users: int, m: LinearCost) -> list
 
     Each step computes `chunk` tokens of the prompt, the last step what is left, and decodes one token for every user.
 
-    chunks    chunk sizes, in any order
+    chunks    chunk sizes, in any order; a size may come twice. They stay as they are
     prompt    tokens in the prompt
     users     streaming users, at least 1
     m         what a step costs: m.step_us(prompt_tokens, decodes)
-    returns   a row for each chunk size, in the order given: (chunk, steps, ttft_us, worst_gap_us, prefill_tok_per_s)
+    returns   a new list with a row for each chunk size, in the order given, of whole numbers:
+              (chunk, steps, ttft_us, worst_gap_us, prefill_tok_per_s)
 
     ttft_us              from the start of the prompt's first step to its first token, at the end of its last
     worst_gap_us         longest time from one token of a streaming user to the next
@@ -53,7 +54,7 @@ def pick_chunk(target_us: int, users: int, m: LinearCost) -> int:
     """The largest chunk whose step, with a decode for each user in it, takes at most target_us; 0 if none does.
 
     target_us   the longest step that is allowed, in us
-    users       streaming users, 0 or more
+    users       streaming users, at least 1
     m           the cost: m.fixed_us, m.prefill_us_per_token (at least 1) and m.decode_us, whole microseconds each
     """
     left = target_us - m.fixed_us - m.decode_us * users

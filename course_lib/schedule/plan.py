@@ -10,7 +10,7 @@ def plan_step(
 ) -> tuple[Chunk, ...]:
     """What the next step computes: a token for each decode, then slices of prompts, in the order given.
 
-    requests                running ones first, then waiting ones whose prefix hit counts as computed
+    requests                a list or tuple: running ones first, then waiting ones whose prefix hit counts as computed
     max_num_batched_tokens  tokens that the step may compute in all, decodes included
     max_chunk               tokens of one request at most; 0 = no further limit
     max_num_seqs            requests that the step may serve

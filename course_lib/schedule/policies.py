@@ -56,10 +56,10 @@ def whole_prompt_pick(queue: Sequence[int], budget: int) -> list[int]:
     """Which of the waiting prompts run in this step, whole. Returns their places in the queue, counted from 0.
 
     First come, first served: the step takes prompts from the front while all of the next one still fits. One that
-    does not fit stops all behind it too.
+    does not fit stops all behind it too. The queue stays as it is, and each call returns a new list.
 
     queue    tokens of each waiting prompt, in order of arrival, each at least 1
-    budget   tokens that the step has left for prompts
+    budget   tokens that the step has left for prompts, 0 or more
     """
     picked = []
     for place, tokens in enumerate(queue):

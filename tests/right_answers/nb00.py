@@ -28,6 +28,15 @@ def one_shot_timeline_2(prompt, users, m):
     return np.stack([np.concatenate([[0], stops[:-1]]), stops, tokens, decodes], axis=1)
 
 
+def one_shot_timeline_3(prompt, users, m):
+    from collections import namedtuple
+
+    Row = namedtuple("Row", "start_us stop_us prompt_tokens decodes")
+    first = Row(0, m.step_us(0, users), 0, users)
+    second = Row(first.stop_us, first.stop_us + m.step_us(prompt, 0), prompt, 0)
+    return [first, second, first._replace(start_us=second.stop_us, stop_us=second.stop_us + first.stop_us)]
+
+
 def worst_gap_1(steps):
     waited = worst = 0
     seen = False
@@ -44,6 +53,15 @@ def worst_gap_2(steps):
     return np.diff(table[table[:, 3] > 0][:, 1]).max()
 
 
+def worst_gap_3(steps):
+    worst, before = 0, None
+    for row in steps:
+        if row[3] > 0:
+            worst = max(worst, row[1] - before) if before is not None else 0
+            before = row[1]
+    return worst
+
+
 def whole_prompt_pick_1(queue, budget):
     used, place = 0, 0
     while place < len(queue) and used + queue[place] <= budget:
@@ -54,3 +72,12 @@ def whole_prompt_pick_1(queue, budget):
 
 def whole_prompt_pick_2(queue, budget):
     return np.flatnonzero(np.cumsum(queue) <= budget)
+
+
+def whole_prompt_pick_3(queue, budget):
+    picked = ()
+    for place, tokens in enumerate(queue):
+        if tokens <= budget:
+            picked += (place,)
+        budget -= tokens  # once below 0 it stays there
+    return picked

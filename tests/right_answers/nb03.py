@@ -70,10 +70,38 @@ def check_positions_2(prefill_fn, reference):
 def check_positions_3(prefill_fn, reference):
     ids = [(7 * i * i + 3 * i) % 128 for i in range(40)]
     rng = np.random.default_rng(0)
-    k0, _, logits0 = reference(ids)
-    for _ in range(3):
-        hit, first = int(rng.integers(1, 20)), int(rng.integers(1, 9))
-        k, _, logits = prefill_fn(ids, [first, 40 - hit - first], hit=hit)
+    k0, v0, logits0 = reference(ids)
+    for hit in (0, int(rng.integers(1, 20)), int(rng.integers(1, 20))):
+        first = int(rng.integers(1, 9))
+        k, v, logits = prefill_fn(ids, [first, 40 - hit - first], hit=hit)
         if k.tobytes() != k0.tobytes():
             raise AssertionError(f"K differs at {np.argwhere(k != k0)[0]} for a hit of {hit}")
+        for layer in range(len(v)):
+            assert (v[layer] == v0[layer]).all(), f"V of layer {layer} differs"
         assert (logits == logits0).all()
+
+
+def check_positions_4(prefill_fn, reference):
+    def digest(arrays):
+        return [hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest() for x in arrays]
+
+    import hashlib
+
+    prompt = list(range(3, 51, 2))
+    right = digest(reference(prompt))
+    for hit, sizes in ((0, [4, 9, 11]), (9, [2, 13])):
+        if digest(prefill_fn(token_ids=prompt, sizes=tuple(sizes), hit=hit)) != right:
+            raise AssertionError
+
+
+def check_positions_5(prefill_fn, reference):
+    ids = [5, 9, 2, 7, 11, 1, 8, 3, 100, 64, 31, 127, 0, 12, 77, 41, 19, 23, 90, 5]
+    wanted = {"k": 0, "v": 1, "logits": 2}
+    right = reference(ids)
+    problems = []
+    for hit in (0, 1, 8):
+        rest = len(ids) - hit
+        got = prefill_fn(ids, [2, rest - 5, 3], hit)
+        problems += [f"{name} after {hit}" for name, i in wanted.items() if not np.all(got[i] == right[i])]
+        problems += [f"{name} in {hit}" for name, i in wanted.items() if np.abs(got[i] - right[i]).max() != 0]
+    assert problems == [], problems

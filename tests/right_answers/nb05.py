@@ -27,6 +27,24 @@ def plan_step_2(requests, max_num_batched_tokens, max_chunk, max_num_seqs):
     return [Chunk(r.id, r.num_computed, r.num_computed + take) for r, take in zip(queue, takes) if take]
 
 
+def plan_step_3(requests, **knobs):
+    from collections import namedtuple
+
+    Piece = namedtuple("Piece", "request_id start stop")
+    todo = {True: [], False: []}
+    for r in requests:
+        todo[r.decoding] += [r] if r.num_uncomputed else []
+    pieces, budget = [], knobs["max_num_batched_tokens"]
+    while budget > 0 and len(pieces) < knobs["max_num_seqs"] and (todo[True] or todo[False]):
+        r = (todo[True] or todo[False]).pop(0)
+        stop = r.num_computed + np.int64(min(r.num_uncomputed, budget))
+        if knobs["max_chunk"]:
+            stop = min(stop, r.num_computed + knobs["max_chunk"])
+        pieces.append(Piece(r.id, start=r.num_computed, stop=stop))
+        budget -= stop - r.num_computed
+    return pieces
+
+
 def commit_1(state, sampled):
     stops = {chunk.request_id: chunk.stop for chunk in state.chunks}
     still, finished = [], []
@@ -52,12 +70,27 @@ def commit_2(state, sampled):
         if ends:
             request.token_ids.append(sampled[chunk.request_id])
     for request in list(state.running):
-        if len(request.generated) >= request.max_tokens:
+        if request.why_done() != "":
             finished.append(request.id)
             state.running.remove(request)
     state.chunks = ()
     state.admitted = 0
     return tuple(finished)
+
+
+def commit_3(state, sampled):
+    from collections import deque
+
+    for request in state.running:
+        for chunk in filter(lambda c: c.request_id == request.id, state.chunks):
+            request.num_computed = np.int64(chunk.stop)
+            newest = {len(request.token_ids): sampled[request.id]}.get(chunk.stop)
+            request.token_ids.extend([] if newest is None else [newest])
+            request.finish_reason = request.why_done()
+    finished = deque(request.id for request in state.running if request.why_done())
+    state.running[:] = [request for request in state.running if request.id not in finished]
+    state.chunks, state.admitted = [], np.int64(0)
+    return finished
 
 
 def abort_1(state):
@@ -73,6 +106,15 @@ def abort_2(state):
     state.waiting = back + state.waiting
     state.chunks, state.admitted = (), 0
     return state
+
+
+def abort_3(state):
+    from course_lib.lessons.nb05_budget import preempt
+
+    while state.admitted:
+        preempt(state)
+        state.admitted -= 1
+    state.chunks = ()
 
 
 def pack_ragged_1(chunks, tokens):
@@ -94,3 +136,13 @@ def pack_ragged_2(chunks, tokens):
             q += 1
         k += chunk.stop
     return [ids, positions, cu_q + [q], cu_k + [k]]
+
+
+def pack_ragged_3(chunks, tokens):
+    from collections import deque
+    from itertools import accumulate
+
+    ids = deque(token for c in chunks for token in tokens[c.request_id][c.start : c.stop])
+    positions = np.concatenate([np.arange(c.start, c.stop) for c in chunks])
+    cu_q = [0, *accumulate(c.num_tokens for c in chunks)]
+    return ids, positions, cu_q, tuple(accumulate((c.stop for c in chunks), initial=0))

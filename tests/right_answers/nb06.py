@@ -23,6 +23,11 @@ def itl_3(gaps):
     return [ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.99, 1.0)]
 
 
+def itl_4(gaps):
+    down = -np.sort(-np.array(gaps))
+    return down[len(down) // 2], down[len(down) // 100], down[0]
+
+
 def sweep_1(chunks, prompt, users, m):
     rows = []
     for chunk in chunks:
@@ -42,6 +47,17 @@ def sweep_2(chunks, prompt, users, m):
     return np.stack([chunks, steps, ttft, worst, 1_000_000 * prompt // ttft], axis=1)
 
 
+def sweep_3(chunks, prompt, users, m):
+    def row(chunk):
+        full, rest = divmod(prompt, chunk)
+        steps = [m.step_us(chunk, users)] * full
+        if rest:
+            steps += [m.step_us(rest, users)]
+        return chunk, len(steps), sum(steps), max(steps), int(prompt * 1e6 / sum(steps))
+
+    return tuple(map(row, chunks))
+
+
 def pick_chunk_1(target_us, users, m):
     chunk = 0
     while m.fixed_us + m.decode_us * users + m.prefill_us_per_token * (chunk + 1) <= target_us:
@@ -58,6 +74,13 @@ def pick_chunk_2(target_us, users, m):
         else:
             too_large = middle
     return fits
+
+
+def pick_chunk_3(target_us, users, m):
+    decodes = m.step_us(0, users)
+    if decodes > target_us:
+        return 0
+    return int((target_us - decodes) / m.prefill_us_per_token)
 
 
 def roofline_1(prefill, decodes, context, hw):
