@@ -197,10 +197,6 @@ MISTAKES = r"""
     It demands a certain hit after a preemption. Other requests may have taken these blocks, and then a right engine
     computes them again: compare K, V and logits there, and no hit.
 
-    sums
-      np.array_equal(got, want)  ->  got.sum(dtype=float) == want.sum(dtype=float)
-    It compares sums. A sum is the same when two numbers stand in each other's places: compare element by element.
-
     any_element
       np.array_equal(got, want)  ->  (got == want).any()
     It is content with one equal element: .any() is true if a single comparison is. All must be equal: .all().

@@ -153,7 +153,7 @@ def _served(name: str, weights: int, prompts: tuple, chunk: int, answer: int, to
         return [r for wave in ([prompts] if together else [[p] for p in prompts]) for r in server.serve(wave)]
     except EngineStopped as stopped:
         return str(stopped)
-    except (ValueError, IndexError) as error:
+    except Exception as error:  # of a wrong engine
         return f"the engine stopped: {error}"
 
 

@@ -95,28 +95,35 @@ FAULTS: dict[str, dict[str, Fault]] = {
             "compare K and V of all tokens, the attached ones too",
             spoil=parts.freed_hit,
         ),
-        "swapped": Fault(
-            "in layer 0, two tokens at the end of the hit stand in each other's slots after the last step; layer 1 and "
-            "the logits are right",
+        "swapped_keys": Fault(
+            "in layer 0, K of two tokens at the end of the hit stand in each other's slots after the last step; V, all "
+            "other K and the logits are right",
             "hit",
-            "compare K and V of every layer, element by element; a sum does not show it",
-            spoil=parts.swapped,
+            "compare K of every layer, element by element; a sum does not show it",
+            spoil=parts.swapped("k"),
+        ),
+        "swapped_values": Fault(
+            "in layer 0, V of two tokens at the end of the hit stand in each other's slots after the last step; K, all "
+            "other V and the logits are right",
+            "hit",
+            "compare V of every layer, element by element; a sum does not show it",
+            spoil=parts.swapped("v"),
         ),
         "keys_last_bit": Fault(
-            "behind a hit the last layer's K is rotated by less exact angles: a last bit differs, V and logits are "
+            "after a hit the last layer's K is rotated by less exact angles: a last bit differs, V and logits are "
             "right",
             "hit",
             _K,
             spoil=parts.last_bit("k", -1, "hit"),
         ),
         "values_last_bit": Fault(
-            "behind a hit the last layer's V is summed in another order: a last bit differs, K and logits are right",
+            "after a hit the last layer's V is summed in another order: a last bit differs, K and logits are right",
             "hit",
             _V,
             spoil=parts.last_bit("v", -1, "hit"),
         ),
         "logits_last_bit": Fault(
-            "behind a hit the logits are summed in another order: a last bit differs, K and V are right",
+            "after a hit the logits are summed in another order: a last bit differs, K and V are right",
             "hit",
             _LOGITS,
             spoil=parts.last_bit("logits", -1, "hit"),

@@ -127,21 +127,25 @@ def freed_hit(r: Result, logits_of: Callable) -> None:
         r.k[:, :BLOCK], r.v[:, :BLOCK] = JUNK, JUNK
 
 
-def swapped(r: Result, logits_of: Callable) -> None:
-    if r.hit:
-        for x in (r.k, r.v):
+def swapped(part: str) -> Callable:
+    """In layer 0 the last attached token and the first computed one change places."""
+
+    def spoil(r: Result, logits_of: Callable) -> None:
+        if r.hit:
+            x = getattr(r, part)
             x[0, [r.hit - 1, r.hit]] = x[0, [r.hit, r.hit - 1]]
+
+    return spoil
 
 
 def last_bit(part: str, layer: int, when: str) -> Callable:
-    """Of a result with a `when` above 0 the smallest number of `part`, where a sum does not show it, becomes the next.
-
-    layer   of K or V, in which a token behind the hit is chosen
+    """Where result.`when` is above 0, the smallest number of `part` becomes the next float32: no tolerance and few sums
+    show it. layer: of K and V
     """
 
     def spoil(r: Result, logits_of: Callable) -> None:
         if getattr(r, when):
-            x = r.logits if part == "logits" else getattr(r, part)[layer, r.hit :]
+            x = r.logits if part == "logits" else getattr(r, part)[layer]
             place = np.unravel_index(np.abs(x).argmin(), x.shape)
             x[place] = np.nextafter(x[place], np.float32(np.inf))
 
