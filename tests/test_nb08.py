@@ -14,10 +14,9 @@ from autograder.check import evaluate
 from autograder.compare import judge
 from autograder.exercise import Callback, Returned
 from autograder.exercises import EXERCISES
-from autograder.exercises.nb08_asks import usage
 from autograder.exercises.nb08_composition import WEIGHTS
 from autograder.exercises.nb08_engines import MAX_TOKENS, EngineStopped, make_reference, make_serve
-from autograder.exercises.nb08_faults import FAULTS, RIGHT, key_of
+from autograder.exercises.nb08_faults import FAULTS, RIGHT, key_of, usage
 from autograder.kit import draws
 from course_lib.cache.manager import CacheManager
 from course_lib.cache.prefix import PrefixIndex
@@ -146,9 +145,9 @@ def test_what_a_wrong_engine_returns_has_the_right_shapes_and_dtypes(name):
 ALONE = {
     "logits_last_bit": {"logits"},
     "keys_last_bit": {"k1"},
-    "values_last_bit": {"v1"},
+    "values_last_bit": {"v0"},
     "swapped_keys": {"k0"},
-    "swapped_values": {"v0"},
+    "swapped_values": {"v1"},
     "freed_hit": {"k0", "k1", "v0", "v1"},
 }
 
@@ -257,7 +256,7 @@ WRONG_COMPARISONS = {
     "K of the last layer": "assert all(map(np.array_equal, (k[-1], v, logits), (rk[-1], rv, rl)))",
     "V of the last layer, all K": "assert all(map(np.array_equal, (k, v[-1], logits), (rk, rv[-1], rl)))",
     "last token": "assert all(np.array_equal(x[:, -1], y[:, -1]) for x, y in three[:2]) and np.array_equal(logits, rl)",
-    "attached tokens": "assert all(np.array_equal(x[:, :hit], y[:, :hit]) for x, y in three[:2])",
+    "attached tokens": "assert all((x[:, :hit] == y[:, :hit]).all() for x, y in three[:2]) and (logits == rl).all()",
     "behind the hit": "assert all(np.array_equal(x[:, hit:], y[:, hit:]) for x, y in three[:2])",
     "sums": "assert all(x.sum() == y.sum() for x, y in three)",
     "exact sums": "assert all(x.sum(dtype=float) == y.sum(dtype=float) for x, y in three)",
@@ -288,7 +287,7 @@ def test_a_comparison_that_leaves_something_out_is_told_what(name, seed):
     fn = COMPOSITION.compile(TEST.replace("LINE", WRONG_COMPARISONS[name]))
     verdict = evaluate(COMPOSITION, COMPOSITION.group("behind_a_hit"), fn, seed)
     assert not verdict.passed
-    assert name.startswith("a hit") or "what you compare does not show this: compare" in verdict.message
+    assert name.startswith("a hit") or "what you compare does not show it: compare" in verdict.message
     assert "exactly this" not in verdict.message
     if name not in IN_ORDER_RIGHT:
         assert not evaluate(COMPOSITION, COMPOSITION.group("order"), fn, seed).passed

@@ -9,9 +9,8 @@ import numpy as np
 
 from autograder.compare import error_text, printed_note
 from autograder.exercise import Call, Callback, Group, Outcome, Raised, Returned, Verdict
-from autograder.exercises.nb08_asks import ASKS, usage
 from autograder.exercises.nb08_engines import make_reference, make_serve
-from autograder.exercises.nb08_faults import FAULTS, RIGHT, Fault, key_of
+from autograder.exercises.nb08_faults import ASKS, FAULTS, RIGHT, Fault, key_of, usage
 from autograder.kit import draws, exercise
 
 SOLUTION = "course_lib.lessons.nb08_both:check_composition"
@@ -67,10 +66,9 @@ def judge(group: str, calls: list[Call], outcomes: list[Outcome]) -> Verdict:
 
 def _advice(fault: Fault, outcome: Outcome) -> str:
     """What the test still has to do to refuse it."""
-    done, todo = ASKS[fault.needs]
     if fault.needs not in usage(outcome):
-        return f"To see this: {todo}"
-    return f"You {done}, but what you compare does not show this: {fault.compare}"
+        return f"To see this: {ASKS[fault.needs]}"
+    return f"You ask for this, but what you compare does not show it: {fault.compare}"
 
 
 def _unasked(outcomes: Sequence[Outcome]) -> str:

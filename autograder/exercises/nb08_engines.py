@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from autograder.exercise import Callback
-from autograder.exercises.nb08_faults import FAULTS, Fault, engine_of
-from autograder.exercises.nb08_parts import BLOCK, JUNK, Result
+from autograder.exercises.nb08_faults import engine_of
+from autograder.exercises.nb08_parts import BLOCK, BUILDERS, CACHES, JUNK, SPOILS, Result, functions_of
 from course_lib.cache.radix_manager import RadixManager
 from course_lib.engine import Engine
 from course_lib.model import ChunkInput, Model, Wiring
@@ -82,7 +82,6 @@ class _Server:
     """One engine, from its first prompt to its last. A request that has its answer is read and aborted."""
 
     def __init__(self, name: str, weights: int, chunk: int, answer: int, preempt: int, prompts):
-        fault = next((faults[name] for faults in FAULTS.values() if name in faults), Fault("", ""))
         self.answer, self.preempt, self.busy = answer, preempt, name == "busy"
         others = 2 if self.busy else 0
         seqs = len(prompts) + others
@@ -90,12 +89,14 @@ class _Server:
         self.engine = Engine(
             Remembering(weights, name == "sees_ahead"), num_blocks=blocks, block_size=BLOCK,
             max_num_batched_tokens=seqs * (chunk + 1), max_chunk=chunk, max_num_seqs=seqs,
-            profile="vllm-0.33.0" if name == "early" else "course", **fault.args(chunk),
+            profile="vllm-0.33.0" if name == "early" else "course", **functions_of(name, chunk),
         )  # fmt: skip
         self.engine.pool.k[...], self.engine.pool.v[...] = JUNK, JUNK
         scheduler = self.scheduler = self.engine.scheduler
         scheduler.profile = replace(scheduler.profile, lone_request_ignores_max_chunk=False)
-        scheduler.cache.__class__, scheduler.builder = fault.cache, fault.builder
+        scheduler.builder = BUILDERS.get(name, scheduler.builder)
+        if name in CACHES:
+            scheduler.cache.__class__ = CACHES[name]
         if name == "tree":
             scheduler.cache = RadixManager(blocks, BLOCK)
         self.had = scheduler.had = {}  # request id -> tokens computed when it was preempted
@@ -159,13 +160,14 @@ def _served(name: str, weights: int, prompts: tuple, chunk: int, answer: int, to
 
 def _answered(name: str, weights: int, *question) -> list[tuple]:
     """(tokens, hit, k, v, logits) of each prompt, copies, as the engine of that name gives them; or EngineStopped."""
-    spoil = next((faults[name].spoil for faults in FAULTS.values() if name in faults), None)
+    when, spoil = SPOILS.get(name, ("", None))
     results = _served("plain" if spoil else name, weights, *question)
     if isinstance(results, str):
         raise EngineStopped(results)
     copies = [r._replace(k=r.k.copy(), v=r.v.copy(), logits=r.logits.copy()) for r in results]
     for result in copies if spoil else ():
-        spoil(result, lambda ids: _reference(weights, ids).logits)
+        if getattr(result, when):
+            spoil(result, lambda ids: _reference(weights, ids).logits)
     return [(list(r.tokens), *r[1:5]) for r in copies]
 
 

@@ -1,4 +1,4 @@
-"""What is wrong in the wrong engines of exercise 8.4: parts of an engine, and results spoiled in one place.
+"""What is wrong in the wrong engines of exercise 8.4: a part of the engine, or one place in what a right one gives.
 
 nb08_faults says in words what each of them does.
 """
@@ -13,10 +13,92 @@ import numpy as np
 from course_lib.cache.manager import CacheManager
 from course_lib.cache.prefix import block_hash, root_hash
 from course_lib.schedule.build_step import StepBuilder
+from course_lib.schedule.plan import plan_step
 from course_lib.schedule.request import Chunk
 
 BLOCK = 4
 JUNK = 0.5  # what a slot holds before it is written: a wrong read gives wrong numbers and no error
+
+
+class FullHit(CacheManager):
+    def match(self, request):
+        return self.prefix.match(self._hashes(request, request.num_tokens // self.block_size))
+
+
+class PartBlock(CacheManager):
+    def _hashes(self, request, count):
+        hashes = [root_hash(request.keys)]
+        for block in range(count):
+            hashes.append(block_hash(hashes[-1], request.token_ids[block * BLOCK : block * BLOCK + 1]))
+        return hashes[1:]
+
+
+class HashFromChunk(CacheManager):
+    def publish(self, request, start, stop):
+        parent = root_hash(request.keys)
+        for block in self._filled(start, stop):
+            parent = block_hash(parent, request.token_ids[block * BLOCK : (block + 1) * BLOCK])
+            self.prefix.publish(parent, request.block_table[block])
+
+
+class PublishesEarly(CacheManager):
+    def allocate(self, request, stop, *, hit=(), room_for=0):
+        first = not request.block_table
+        done = super().allocate(request, max(stop, room_for), hit=hit, room_for=room_for)
+        if done and first:
+            self.publish(request, 0, request.num_tokens)
+        return done
+
+
+class KeepsComputed(StepBuilder):
+    def _look_up(self, request):
+        hit = super()._look_up(request)
+        request.num_computed = max(request.num_computed, self.scheduler.had.get(request.id, 0))
+        return hit
+
+
+def attaches(most: Callable[[int, int], int]) -> type[StepBuilder]:
+    """Of a hit it attaches only most(hit, max_chunk) tokens, in whole blocks."""
+
+    class AttachesLess(StepBuilder):
+        def _look_up(self, request):
+            hit = super()._look_up(request)
+            hit = hit[: most(len(hit) * BLOCK, self.scheduler.max_chunk) // BLOCK]
+            request.num_computed = request.num_cached = len(hit) * BLOCK
+            return hit
+
+    return AttachesLess
+
+
+CACHES = {
+    "full_hit": FullHit,
+    "part_block": PartBlock,
+    "hash_from_chunk": HashFromChunk,
+    "publishes_early": PublishesEarly,
+}
+BUILDERS = {
+    "keeps_computed": KeepsComputed,
+    "never_hits": attaches(lambda hit, chunk: 0),
+    "whole_chunks": attaches(lambda hit, chunk: hit // chunk * chunk),
+    "chunk_then_match": attaches(lambda hit, chunk: chunk),
+}
+
+
+def _left_before_hit(requests, *, max_chunk, **knobs):
+    cached = {r.id: 0 if r.decoding else r.num_cached for r in requests}
+    return tuple(
+        Chunk(c.request_id, c.start, min(c.stop + cached[c.request_id], c.start + max_chunk))
+        for c in plan_step(requests, max_chunk=max_chunk, **knobs)
+    )
+
+
+def functions_of(name: str, chunk: int) -> dict[str, Callable]:
+    """The functions that the engine of that name is given in place of the library's, for a chunk size."""
+    if name == "tail_from_0":
+        return {"positions": lambda cached, computed, take: computed + np.arange(take)}
+    if name == "on_chunk_grid":
+        return {"positions": lambda cached, computed, take: (cached + computed) // chunk * chunk + np.arange(take)}
+    return {"plan_step": _left_before_hit} if name == "left_before_hit" else {}
 
 
 class Result(NamedTuple):
@@ -31,127 +113,51 @@ class Result(NamedTuple):
     had: int  # tokens computed when it was preempted; 0 if it never was
 
 
-# --- parts of an engine that do something else
+def _last_token(r: Result, logits_of: Callable) -> None:
+    r.k[:, -1], r.v[:, -1], r.logits[...] = JUNK, JUNK, logits_of(r.tokens[:-1])
 
 
-class FullHit(CacheManager):
-    def match(self, request):
-        return self.prefix.match(self._hashes(request, request.num_tokens // self.block_size))
+def _freed_hit(r: Result, logits_of: Callable) -> None:
+    r.k[:, :BLOCK], r.v[:, :BLOCK] = JUNK, JUNK
 
 
-class PartBlock(CacheManager):
-    def _hashes(self, request, count):
-        parent, hashes = root_hash(request.keys), []
-        for block in range(count):
-            first = block * self.block_size
-            parent = block_hash(parent, request.token_ids[first : first + 1])
-            hashes.append(parent)
-        return hashes
-
-
-class HashFromChunk(CacheManager):
-    def publish(self, request, start, stop):
-        parent = root_hash(request.keys)
-        for block in self._filled(start, stop):
-            first = block * self.block_size
-            parent = block_hash(parent, request.token_ids[first : first + self.block_size])
-            self.prefix.publish(parent, request.block_table[block])
-
-
-class PublishesEarly(CacheManager):
-    def allocate(self, request, stop, *, hit=(), room_for=0):
-        first = not request.block_table
-        done = super().allocate(request, max(stop, room_for), hit=hit, room_for=room_for)
-        if done and first:
-            self.publish(request, 0, request.num_tokens)
-        return done
-
-
-class ChunkThenMatch(StepBuilder):
-    def _look_up(self, request):
-        hit = super()._look_up(request)
-        hit = hit[: self._most(len(hit) * BLOCK) // BLOCK]
-        request.num_computed = request.num_cached = len(hit) * BLOCK
-        return hit
-
-    def _most(self, hit: int) -> int:
-        return self.scheduler.max_chunk
-
-
-class WholeChunks(ChunkThenMatch):
-    def _most(self, hit: int) -> int:
-        return hit // self.scheduler.max_chunk * self.scheduler.max_chunk
-
-
-class NeverHits(ChunkThenMatch):
-    def _most(self, hit: int) -> int:
-        return 0
-
-
-class KeepsComputed(StepBuilder):
-    def _look_up(self, request):
-        hit = super()._look_up(request)
-        request.num_computed = max(request.num_computed, self.scheduler.had.get(request.id, 0))
-        return hit
-
-
-def left_before_hit(requests, *, max_num_batched_tokens, max_chunk, max_num_seqs):
-    chunks, budget = [], max_num_batched_tokens
-    for r in requests:
-        cached = 0 if r.decoding else r.num_cached
-        take = min(r.num_tokens - r.num_computed + cached, max_chunk, budget)
-        chunks.append(Chunk(r.id, r.num_computed, r.num_computed + take))
-        budget -= take
-    return tuple(chunks)
-
-
-def behind_hit(cached: int, computed: int, take: int) -> np.ndarray:
-    return computed + np.arange(take)
-
-
-def on_chunk_grid(chunk: int) -> Callable:
-    return lambda cached, computed, take: (cached + computed) // chunk * chunk + np.arange(take)
-
-
-# --- what a right engine has, spoiled in one place: spoil(result, logits_of), in place
-
-
-def last_token(r: Result, logits_of: Callable) -> None:
-    if r.hit:
-        r.k[:, -1], r.v[:, -1] = JUNK, JUNK
-        r.logits[...] = logits_of(r.tokens[:-1])
-
-
-def freed_hit(r: Result, logits_of: Callable) -> None:
-    if r.hit:
-        r.k[:, :BLOCK], r.v[:, :BLOCK] = JUNK, JUNK
-
-
-def swapped(part: str) -> Callable:
-    """In layer 0 the last attached token and the first computed one change places."""
-
-    def spoil(r: Result, logits_of: Callable) -> None:
-        if r.hit:
-            x = getattr(r, part)
-            x[0, [r.hit - 1, r.hit]] = x[0, [r.hit, r.hit - 1]]
-
-    return spoil
-
-
-def last_bit(part: str, layer: int, when: str) -> Callable:
-    """Where result.`when` is above 0, the smallest number of `part` becomes the next float32: no tolerance and few sums
-    show it. layer: of K and V
-    """
-
-    def spoil(r: Result, logits_of: Callable) -> None:
-        if getattr(r, when):
-            x = r.logits if part == "logits" else getattr(r, part)[layer]
-            place = np.unravel_index(np.abs(x).argmin(), x.shape)
-            x[place] = np.nextafter(x[place], np.float32(np.inf))
-
-    return spoil
-
-
-def answer_lost(r: Result, logits_of: Callable) -> None:
+def _answer_lost(r: Result, logits_of: Callable) -> None:
     lost = slice(max(r.hit, r.prompt_len), r.had)
     r.k[:, lost], r.v[:, lost] = JUNK, JUNK
+
+
+def _swapped(part: str, layer: int) -> Callable:
+    """The last two tokens change places in one layer."""
+
+    def spoil(r: Result, logits_of: Callable) -> None:
+        x = getattr(r, part)[layer]
+        x[-2:] = x[:-3:-1].copy()
+
+    return spoil
+
+
+def _last_bit(part: str, layer: int | None = None) -> Callable:
+    """The smallest number of k[layer], v[layer] or logits becomes the next float32, which no tolerance shows."""
+
+    def spoil(r: Result, logits_of: Callable) -> None:
+        x = getattr(r, part) if layer is None else getattr(r, part)[layer]
+        place = np.unravel_index(np.abs(x).argmin(), x.shape)
+        x[place] = np.nextafter(x[place], np.float32(np.inf))
+
+    return spoil
+
+
+# name -> what must be above 0 in a right result, and spoil(result, logits_of) that makes it a wrong one, in place
+SPOILS: dict[str, tuple[str, Callable[[Result, Callable], None]]] = {
+    "last_token": ("hit", _last_token),
+    "freed_hit": ("hit", _freed_hit),
+    "swapped_keys": ("hit", _swapped("k", 0)),
+    "swapped_values": ("hit", _swapped("v", -1)),
+    "keys_last_bit": ("hit", _last_bit("k", -1)),
+    "values_last_bit": ("hit", _last_bit("v", 0)),
+    "logits_last_bit": ("hit", _last_bit("logits")),
+    "prompt_only": ("had", _answer_lost),
+    "readmitted_keys": ("had", _last_bit("k", 0)),
+    "readmitted_values": ("had", _last_bit("v", -1)),
+    "readmitted_logits": ("had", _last_bit("logits")),
+}
