@@ -588,8 +588,8 @@ for name in equal_bits:
 #
 # - `serve(prompts, chunk, answer=1, together=False, preempt=0)` serves a list of prompts on a fresh engine with blocks of
 #   **4** tokens, at most `chunk` tokens of a prompt in a step. Each prompt comes when the one before is finished; with
-#   `together=True` all come at once. Each gets `answer` tokens. With `preempt=n` each is preempted once, after its n-th
-#   step, and waits to be admitted again.
+#   `together=True` all come at once. Each gets `answer` tokens, 8 at most. With `preempt=n` each is preempted once, after
+#   its n-th step, and waits to be admitted again.
 # - `reference(token_ids)` gives `k, v, logits` of a correct cold pass.
 #
 # `serve` returns for each prompt `tokens, hit, k, v, logits`: the tokens that have K and V, namely the prompt and the

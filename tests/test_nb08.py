@@ -15,8 +15,9 @@ from autograder.compare import judge
 from autograder.exercise import Callback, Returned
 from autograder.exercises import EXERCISES
 from autograder.exercises.nb08_composition import WEIGHTS
-from autograder.exercises.nb08_engines import MAX_TOKENS, EngineStopped, make_reference, make_serve
+from autograder.exercises.nb08_engines import EngineStopped, make_reference, make_serve
 from autograder.exercises.nb08_faults import FAULTS, RIGHT, key_of, usage
+from autograder.exercises.nb08_parts import MAX_TOKENS
 from autograder.kit import draws
 from course_lib.cache.manager import CacheManager
 from course_lib.cache.prefix import PrefixIndex
@@ -101,6 +102,7 @@ ASKED = {  # a call of serve for each kind of question
     "chunks": (([A], 9), {}),
     "hit": (([A, B], 9), {}),
     "uneven": (([A, B], 9), {}),
+    "short": (([A, B], 9), {}),
     "part": (([A, B], 9), {}),
     "long": (([A, B], 9), {}),
     "whole": (([A, A], 9), {}),
@@ -350,7 +352,7 @@ def test_an_engines_key_is_another_for_each_seed():
     assert not set(keys[0]) & set(keys[1]) and len(set(keys[0])) == len(keys[0])
 
 
-@pytest.mark.parametrize("asked", [(("serve",),), (("serve", 1, 2),), (("serve", (1, 2), 0, 1, False, 0),),
+@pytest.mark.parametrize("asked", [(("serve",),), (("serve", 1, 2),), (("serve", ((1, 2),), 0, 1, False, 0),),
                                    (("serve", ((1.5, "x"),), "7", None, (), -1),), (("other", 1),)])  # fmt: skip
 def test_a_question_that_cannot_be_read_breaks_no_judge(asked):
     for group in COMPOSITION.groups:

@@ -83,13 +83,11 @@ def same(a: Outcome, b: Outcome) -> bool:
 
     Over all calls: the same engines were accepted, with the same kinds of question.
     """
-    if isinstance(a, Raised) or isinstance(b, Raised):
-        return isinstance(a, Raised) and isinstance(b, Raised) and _type(a) == _type(b)
-    return (a.value is None) == (b.value is None) and usage(a) == usage(b)
 
+    def did(o: Outcome):
+        return (o.value is None, usage(o)) if isinstance(o, Returned) else o.type in REFUSALS or o.type
 
-def _type(outcome: Raised) -> str:
-    return REFUSALS[0] if outcome.type in REFUSALS else outcome.type
+    return did(a) == did(b)
 
 
 MISTAKES = r"""

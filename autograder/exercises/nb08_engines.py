@@ -10,14 +10,13 @@ import numpy as np
 
 from autograder.exercise import Callback
 from autograder.exercises.nb08_faults import engine_of
-from autograder.exercises.nb08_parts import BLOCK, BUILDERS, CACHES, JUNK, SPOILS, Result, functions_of
+from autograder.exercises.nb08_parts import BLOCK, BUILDERS, CACHES, JUNK, MAX_TOKENS, SPOILS, Result, functions_of
 from course_lib.cache.radix_manager import RadixManager
 from course_lib.engine import Engine
 from course_lib.model import ChunkInput, Model, Wiring
 from course_lib.prefill import KVSnapshot, one_pass
 from course_lib.weights import SEEDED, seeded_model
 
-MAX_TOKENS = 160  # of all prompts together
 MAX_STEPS = 240
 SIZES = {"hidden_size": 32, "q_heads": 2, "kv_heads": 1, "num_layers": 2, "intermediate_size": 32}
 
@@ -118,19 +117,17 @@ class _Server:
             for request in mine:
                 self.steps[request.id] = self.steps.get(request.id, 0) + (request.id in computed)
                 if len(request.generated) >= self.answer:
-                    results[request.id] = self._take_out(request)
-            for request in reversed(self.scheduler.running):
+                    read = *self.engine.kv(request), self.engine.logits[request.id], request.prompt_len
+                    results[request.id] = Result(
+                        tuple(request.token_ids[:-1]), request.num_cached, *read, self.had.get(request.id, 0)
+                    )
+                    self.engine.abort(request)
+            for request in self.scheduler.running[::-1]:
                 if self.preempt and self.steps.get(request.id) == self.preempt and request.id not in self.had:
                     self._preempt(request)
             if len(results) == len(requests):
                 return [results[r.id] for r in requests]
         raise EngineStopped(f"the engine stopped: no end after {MAX_STEPS} steps.")
-
-    def _take_out(self, request) -> Result:
-        tokens, logits = tuple(request.token_ids[:-1]), self.engine.logits[request.id]
-        kv = self.engine.kv(request)
-        self.engine.abort(request)
-        return Result(tokens, request.num_cached, *kv, logits, request.prompt_len, self.had.get(request.id, 0))
 
     def _preempt(self, request) -> None:
         """Its blocks that the cache cannot find are overwritten, as other requests may do; in `busy` all are taken."""
@@ -176,7 +173,14 @@ def make_serve(marker: Callback) -> Callable:
     weights, key = marker.data
 
     def serve(prompts, chunk, answer=1, together=False, preempt=0):
-        return _answered(engine_of(key), weights, _prompts(prompts), *_knobs(chunk, answer, together, preempt))
+        try:
+            knobs = int(chunk), int(answer), bool(together), int(preempt)
+        except (TypeError, ValueError):
+            raise ValueError("chunk, answer and preempt are whole numbers.") from None
+        if not (1 <= knobs[0] and 1 <= knobs[1] <= 8 and knobs[3] >= 0):
+            given = f"chunk={chunk}, answer={answer}, preempt={preempt}"
+            raise ValueError(f"{given}: wanted at least 1, 1 to 8, and at least 0.")
+        return _answered(engine_of(key), weights, _checked(prompts), *knobs)
 
     return serve
 
@@ -186,7 +190,7 @@ def make_reference(marker: Callback) -> Callable:
     (weights,) = marker.data
 
     def reference(token_ids):
-        snapshot = _reference(weights, *_prompts([token_ids]))
+        snapshot = _reference(weights, *_checked([token_ids]))
         return snapshot.k.copy(), snapshot.v.copy(), snapshot.logits.copy()
 
     return reference
@@ -197,7 +201,7 @@ def _reference(weights: int, ids: tuple[int, ...]) -> KVSnapshot:
     return one_pass(model_of(weights), ids)
 
 
-def _prompts(prompts) -> tuple[tuple[int, ...], ...]:
+def _checked(prompts) -> tuple[tuple[int, ...], ...]:
     vocab = SEEDED["tiny"].vocab_size
     try:
         made = tuple(tuple(int(t) for t in prompt) for prompt in prompts)
@@ -208,15 +212,3 @@ def _prompts(prompts) -> tuple[tuple[int, ...], ...]:
     if min(map(min, made)) < 0 or max(map(max, made)) >= vocab:
         raise ValueError(f"token ids must be numbers from 0 to {vocab - 1}.")
     return made
-
-
-def _knobs(chunk, answer, together, preempt) -> tuple[int, int, bool, int]:
-    try:
-        chunk, answer, preempt = int(chunk), int(answer), int(preempt)
-    except (TypeError, ValueError):
-        raise ValueError("chunk, answer and preempt are whole numbers.") from None
-    if not (1 <= chunk and 1 <= answer <= 8 and preempt >= 0):
-        raise ValueError(
-            f"chunk={chunk}, answer={answer}, preempt={preempt}: wanted at least 1, 1 to 8, and at least 0."
-        )
-    return chunk, answer, bool(together), preempt

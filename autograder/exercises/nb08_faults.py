@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from os.path import commonprefix
 from typing import NamedTuple
 
 from autograder.exercise import Outcome
-from autograder.exercises.nb08_parts import BLOCK
+from autograder.exercises.nb08_parts import BLOCK, MAX_TOKENS
 
 RIGHT = {
     "plain": "a right engine",
@@ -22,6 +23,7 @@ ASKS = {  # kind of question: how a test asks it
     "chunks": "serve a prompt that is longer than the chunk size",
     "hit": "serve a prompt that begins like an earlier one",
     "uneven": "have a hit that is no multiple of the chunk size",
+    "short": "have a hit behind which the last chunk of a prompt is not a full one",
     "part": "let two prompts part inside a block that both fill, and go on behind it",
     "whole": "serve one prompt twice, with a length that is a multiple of the block size",
     "long": "serve a prompt that has more than a chunk in common with an earlier one",
@@ -66,9 +68,8 @@ FAULTS = _read("""
     part_block (part): a block is recognised by its first token, so one that is shared in part is attached as a whole
     full_hit (whole): a prompt is attached to its last token, and nothing is left to compute (nano-vllm, issue 144)
       | such an engine stops by itself; do not catch that
-    left_before_hit (hit): what is left to compute is counted before the hit is known, so a chunk runs past the prompt's
-      end (nano-vllm, pull request 207)
-      | it shows where the last chunk is not a full one: choose lengths that do not fit the chunk size
+    left_before_hit (short): what is left to compute is counted before the hit is known, so a chunk runs past the
+      prompt's end (nano-vllm, pull request 207) | such an engine stops by itself; do not catch that
     sees_ahead (chunks): a chunk that does not end the prompt reads keys behind its own queries (nano-vllm, issue 212)
       | compare K and V of every layer with reference(tokens); those of layer 0 are clean
     last_token (hit): behind a hit the last token is never computed, and the logits are those of the token before it
@@ -129,15 +130,17 @@ def usage(outcome: Outcome) -> frozenset[str]:
         does.add(name)
         try:
             does |= _kinds(*args) if name == "serve" else set()
-        except (TypeError, ValueError, OverflowError):  # asked in a way that serve understood and this does not
+        except (TypeError, ValueError, ArithmeticError):  # asked in a way that serve understood and this does not
             pass
     return frozenset(does)
 
 
 def _kinds(prompts, chunk: int, answer: int, together: bool, preempt: int) -> set[str]:
-    prompts, does = [[int(t) for t in prompt] for prompt in prompts], set()
+    prompts, does = [[int(t) for t in prompt] for prompt in prompts[:MAX_TOKENS]], set()
+    if sum(map(len, prompts)) > MAX_TOKENS:
+        return does
     for place, prompt in enumerate(prompts):
-        common = [_common(prompt, other) for other in prompts[:place]]
+        common = [len(commonprefix([prompt, other])) for other in prompts[:place]]
         shared = max(common, default=0)
         hit = min(shared, len(prompt) - 1) // BLOCK * BLOCK
         if together:
@@ -153,17 +156,12 @@ def _kinds(prompts, chunk: int, answer: int, together: bool, preempt: int) -> se
             "hit": hit > 0,
             "long": hit > chunk,
             "uneven": hit % chunk > 0,
+            "short": hit > 0 and (len(prompt) - hit) % chunk > 0,
             "whole": shared == len(prompt) and len(prompt) % BLOCK == 0,
-            "part": any(
-                n % BLOCK and -(-n // BLOCK) * BLOCK <= min(len(prompt) - 1, len(o)) for n, o in zip(common, prompts)
-            ),
+            "part": any(n % BLOCK and n - n % -BLOCK <= min(len(prompt) - 1, len(o)) for n, o in zip(common, prompts)),
             "preempt": preempted,
             "preempt_part": part,
             "preempt_answer": part and answered >= 2,
         }
         does |= {kind for kind, true in facts.items() if true}
     return does
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))

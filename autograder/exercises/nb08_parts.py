@@ -17,6 +17,7 @@ from course_lib.schedule.plan import plan_step
 from course_lib.schedule.request import Chunk
 
 BLOCK = 4
+MAX_TOKENS = 160  # of all prompts together
 JUNK = 0.5  # what a slot holds before it is written: a wrong read gives wrong numbers and no error
 
 
@@ -71,11 +72,8 @@ def attaches(most: Callable[[int, int], int]) -> type[StepBuilder]:
 
 
 CACHES = {
-    "full_hit": FullHit,
-    "part_block": PartBlock,
-    "hash_from_chunk": HashFromChunk,
-    "publishes_early": PublishesEarly,
-}
+    "full_hit": FullHit, "part_block": PartBlock, "hash_from_chunk": HashFromChunk, "publishes_early": PublishesEarly,
+}  # fmt: skip
 BUILDERS = {
     "keeps_computed": KeepsComputed,
     "never_hits": attaches(lambda hit, chunk: 0),
