@@ -155,7 +155,8 @@ MISTAKES = r"""
     k_of_layer_0
       ("k", "v", "logits")  ->  ["k"]
       np.array_equal(got, want)  ->  np.array_equal(got[0], want[0])
-    It compares K of layer 0. Those are made before any attention: what was read wrongly shows from layer 1 on.
+    It compares K alone, perhaps only that of layer 0. Layer 0's K and V are made before any attention: what was read
+    wrongly shows from layer 1 on, and in the logits.
 
     first_prompt_only
       serve([a, b, a], 7)  ->  serve([a, b], 7)[:1]
@@ -165,17 +166,18 @@ MISTAKES = r"""
 
     logits_only
       ("k", "v", "logits"), left, reference(tokens))  ->  ["logits"], left[2:], reference(tokens)[2:])
-    It compares the logits alone. They can be right while the cache holds wrong K and V, and then the next request that
-    attaches these is wrong: compare K and V too.
+    It compares the logits, and not all of K and V. The logits can be right while the cache holds wrong K and V, and
+    then the next request that attaches these is wrong: compare K and V too.
 
     keys_and_values_only
       ("k", "v", "logits")  ->  ("k", "v")
-    It compares K and V and not the logits. What the last layer's attention reads wrongly, and which row the answer is
-    taken from, shows in the logits alone.
+    It compares K and V, and the logits not at all or not in every bit. What the last layer's attention reads wrongly,
+    and which row the answer is taken from, shows in the logits alone.
 
     values_of_the_last_layer
       ("k", "v", "logits"), left, reference(tokens))  ->  ["v"], left[1][-1:], reference(tokens)[1][-1:])
-    It compares V of the last layer alone. K, other layers and the logits can be wrong while it is right.
+    It compares V alone, perhaps only that of the last layer. K, other layers and the logits can be wrong while it is
+    right.
 
     computed_tokens_only
       np.array_equal(got, want)  ->  np.array_equal(*(x[:, hit:] if x.ndim > 1 else x for x in (got, want)))
@@ -195,11 +197,12 @@ MISTAKES = r"""
 
     any_element
       np.array_equal(got, want)  ->  (got == want).any()
-    It is content with one equal element: .any() is true if a single comparison is. All must be equal: .all().
+    It accepts an array of which most is wrong, as .any() does: that is true if a single comparison is. All must be
+    equal: .all().
 
     tolerance
       np.array_equal(got, want)  ->  np.allclose(got, want)
-    It allows small differences. Nothing rounds differently in exact arithmetic, so each last bit that differs is a
+    It passes over small differences. Nothing rounds differently in exact arithmetic, so each last bit that differs is a
     fault: compare with np.array_equal.
 """
 

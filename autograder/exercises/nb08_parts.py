@@ -138,7 +138,8 @@ def _last_bit(part: str, layer: int | None = None) -> Callable:
     """The smallest number of k[layer], v[layer] or logits becomes the next float32, which no tolerance shows."""
 
     def spoil(r: Result, logits_of: Callable) -> None:
-        x = getattr(r, part) if layer is None else getattr(r, part)[layer]
+        first = r.hit if r.had else 0  # after a preemption, of what was computed again
+        x = r.logits if layer is None else getattr(r, part)[layer, first:]
         place = np.unravel_index(np.abs(x).argmin(), x.shape)
         x[place] = np.nextafter(x[place], np.float32(np.inf))
 
