@@ -134,12 +134,14 @@ def _swapped(part: str, layer: int) -> Callable:
     return spoil
 
 
-def _last_bit(part: str, layer: int | None = None) -> Callable:
-    """The smallest number of k[layer], v[layer] or logits becomes the next float32, which no tolerance shows."""
+def _last_bit(part: str, layer: int | None = None, computed: bool = False) -> Callable:
+    """The smallest number of k[layer], v[layer] or logits becomes the next float32, which no tolerance shows.
+
+    computed   of the tokens behind the hit
+    """
 
     def spoil(r: Result, logits_of: Callable) -> None:
-        first = r.hit if r.had else 0  # after a preemption, of what was computed again
-        x = r.logits if layer is None else getattr(r, part)[layer, first:]
+        x = r.logits if layer is None else getattr(r, part)[layer, r.hit if computed else 0 :]
         place = np.unravel_index(np.abs(x).argmin(), x.shape)
         x[place] = np.nextafter(x[place], np.float32(np.inf))
 
@@ -156,7 +158,7 @@ SPOILS: dict[str, tuple[str, Callable[[Result, Callable], None]]] = {
     "values_last_bit": ("hit", _last_bit("v", 0)),
     "logits_last_bit": ("hit", _last_bit("logits")),
     "prompt_only": ("had", _answer_lost),
-    "readmitted_keys": ("had", _last_bit("k", 0)),
-    "readmitted_values": ("had", _last_bit("v", -1)),
+    "readmitted_keys": ("had", _last_bit("k", 0, computed=True)),
+    "readmitted_values": ("had", _last_bit("v", -1, computed=True)),
     "readmitted_logits": ("had", _last_bit("logits")),
 }
