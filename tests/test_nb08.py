@@ -114,7 +114,7 @@ ASKED = {  # a call of serve for each kind of question
 
 
 @pytest.mark.parametrize(("group", "name"), [(group, name) for group, names in FAULTS.items() for name in names])
-def test_a_mistake_shows_to_who_asks_as_advised_and_to_nobody_who_serves_one_prompt(group, name):
+def test_a_mistake_shows_in_the_advised_question_and_not_in_one_prompt_alone(group, name):
     def refuses(args, options):
         try:
             results = serve_of(name)(*args, **options)

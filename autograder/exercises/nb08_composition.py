@@ -85,7 +85,7 @@ def same(a: Outcome, b: Outcome) -> bool:
     """
 
     def did(o: Outcome):
-        return (o.value is None, usage(o)) if isinstance(o, Returned) else o.type in REFUSALS or o.type
+        return (o.value is None, usage(o)) if isinstance(o, Returned) else o.type in REFUSALS or (o.type, o.message)
 
     return did(a) == did(b)
 

@@ -35,6 +35,7 @@ class Remembering:
     """The model for engines that compute the same chunks again and again: each is computed once.
 
     In exact arithmetic a chunk depends on its tokens, their positions, and the K and V before it, and on nothing else.
+    A step's chunks are computed one after the other: one that reads blocks of the same step stands behind their writer.
 
     sees_ahead   whether a chunk that does not end its prompt reads keys behind its queries
     """
