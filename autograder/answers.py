@@ -84,6 +84,7 @@ def _integers(value: Any) -> Any:
         return operator.index(value)
     except TypeError:
         pass
+    value = tuple(value) if isinstance(value, Iterator) else value  # it can be read once
     try:
         return tuple(operator.index(item) for item in value)
     except TypeError:

@@ -588,17 +588,19 @@ for name in equal_bits:
 #
 # - `serve(prompts, chunk, answer=1, together=False, preempt=0)` serves a list of prompts on a fresh engine with blocks of
 #   **4** tokens, at most `chunk` tokens of a prompt in a step. Each prompt comes when the one before is finished; with
-#   `together=True` all come at once. Each gets `answer` tokens. With `preempt=n` each is preempted once, after its n-th
-#   step, and waits to be admitted again.
+#   `together=True` all come at once. Each gets `answer` tokens, 8 at most. With `preempt=n` each is preempted once, after
+#   its n-th step, and waits to be admitted again.
 # - `reference(token_ids)` gives `k, v, logits` of a correct cold pass.
 #
 # `serve` returns for each prompt `tokens, hit, k, v, logits`: the tokens that have K and V, namely the prompt and the
 # answer without its last token; the number attached at the last admission; K and V of these tokens, [layers, tokens,
-# kv_heads, head_dim]; the logits of the last of them. All arithmetic is exact. When a wrong engine cannot go on,
-# `serve` raises, and that counts as your refusal.
+# kv_heads, head_dim]; the logits of the last of them. All arithmetic is exact. Every engine returns arrays of the right
+# shape. When a wrong engine cannot go on, `serve` raises, and that counts as your refusal.
 #
-# Three engines are right; one of them has two other users decoding in every step, and one keeps its prefixes in a radix
-# tree (notebook 07). Fourteen are wrong. Here is a test that looks sensible, and what the check says about it:
+# Four engines are right; one of them has two other users decoding in every step, one keeps its prefixes in a radix tree
+# (notebook 07), and one finds blocks from the step on that writes them, as vLLM does. Twenty-three are wrong: some in
+# all that follows a hit, some in K, V or the logits alone, in one layer, in the attached tokens, or in a last bit. Here
+# is a test that looks sensible, and what the check says about it:
 
 # %% id="test-example"
 def weak_check(serve, reference):
@@ -625,8 +627,8 @@ for group in ("behind_a_hit", "saved", "order"):
 # ### Exercise 8.4: a test for both together
 #
 # 20 minutes, difficulty 4 of 5, about ten lines. Prompts of 20 to 30 tokens are enough (160 at most, of all prompts together); token ids
-# are 0 to 127. Points come in three groups: the tokens after a hit (7 wrong engines), what is saved (4), and the order
-# of events (3).
+# are 0 to 127. Points come in three groups: the tokens after a hit (13 wrong engines), what is saved (4), and the order
+# of events (6).
 
 # %% [markdown] id="test-hints"
 # <details><summary>Hint 1: a direction</summary>
@@ -656,7 +658,7 @@ for group in ("behind_a_hit", "saved", "order"):
 
 # %% [markdown] id="test-check-text"
 # The first check is about the tokens after a hit, the second about what is saved, the third about the order of events.
-# In each your test must also accept the three right engines.
+# In each your test must also accept the four right engines.
 
 # %% id="test-check-behind" check="check_composition" group="behind_a_hit" points=3
 check.check_composition(check_composition, group="behind_a_hit")
@@ -691,7 +693,7 @@ for answer in EXERCISES["admit"].wrong_answers:
     print(f"{answer.name:20} hit {hit:6,} of 5,000, {full:6,} of 5,008   {', '.join(notes) or 'nothing wrong here'}")
 
 # %% [markdown] id="break-ask"
-# 1. Two of them show nothing wrong in these two prompts. Which prompts would show them?
+# 1. Three of them show nothing wrong in these two prompts. Which prompts would show them?
 # 2. Which of these mistakes would a comparison of K, V and logits never find?
 #
 # Now every wrong `next_chunk`, after a hit of 4,992 with a cap of 1,024. The cell asks for at most five chunks: which
@@ -705,7 +707,7 @@ for answer in EXERCISES["next_chunk"].wrong_answers:
     print(f"{answer.name:20} {shown:48} {'right here' if right else ''}")
 
 # %% [markdown] id="break-tests-text"
-# Six of them are right in this setting. Which cap, budget or request would show each mistake? And why does `advances`
+# Nine of them are right in this setting. Which cap, budget or request would show each mistake? And why does `advances`
 # stop so early?
 #
 # And the tests. Below, each wrong *test* of the collection runs on the same engines as yours. Hatched: the test is
@@ -716,7 +718,7 @@ exercise = EXERCISES["check_composition"]
 calls = {}
 for group in exercise.groups:
     calls |= {call.facts["engine"]: call for call in group.cases(check.PUBLIC_SEED)}
-right_engines = ("plain", "busy", "tree")
+right_engines = ("plain", "busy", "tree", "early")
 columns = [*right_engines, *(name for name in calls if name not in right_engines)]
 accepted = {}
 for answer in exercise.wrong_answers:
@@ -724,7 +726,7 @@ for answer in exercise.wrong_answers:
     outcomes = test.run([calls[name] for name in columns])
     accepted[answer.name] = [isinstance(outcome, Returned) for outcome in outcomes]
 
-fig, ax = plt.subplots(figsize=(11, 5), layout="constrained")
+fig, ax = plt.subplots(figsize=(13, 6.5), layout="constrained")
 for row, name in enumerate(accepted):
     for column, ok in enumerate(accepted[name]):
         good = ok == (columns[column] in right_engines)
@@ -733,7 +735,7 @@ for row, name in enumerate(accepted):
 ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(accepted) - 0.5, -0.5), title="hatched: the test is wrong about this engine")
 ax.set_xticks(range(len(columns)), columns, rotation=40, ha="right")
 ax.set_yticks(range(len(accepted)), list(accepted))
-ax.axvline(2.5, color="black", linewidth=3)
+ax.axvline(3.5, color="black", linewidth=3)
 plt.show()
 past = {name: sum(row[i] for row in accepted.values()) for i, name in enumerate(columns) if name not in right_engines}
 print("tests that each wrong engine gets past:", past)

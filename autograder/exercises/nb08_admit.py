@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from autograder.compare import first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.kept import known_mistakes
+from autograder.exercise import Call
+from autograder.kit import draws, exercise, values
+
+SOLUTION = "course_lib.lessons.nb08_both:admit"
 
 
-def value_cases(seed: int) -> list[Call]:
+def prompts(seed: int) -> Iterator[tuple[int, int, int]]:
     """Hits that end inside a block and at its end, prompts cached from end to end, nothing cached, blocks of 1."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    calls = [(7_000, 5_000, 16), (7_000, 5_000, 256), (7_000, 5_000, 8), (5_008, 5_008, 16)]
+    draw = draws(seed)
+    yield from ((7_000, 5_000, 16), (7_000, 5_000, 256), (7_000, 5_000, 8), (5_008, 5_008, 16))
+    for prompt in (1, 2, 15, 16, 17, 31, 32, 33):  # about one block, and about two
+        for shared in sorted({0, 1, prompt - 1, prompt, min(prompt, 16)}):
+            yield prompt, shared, 16
     for size in (draw(3, 8), draw(9, 40), 1):
-        whole, part = draw(3, 9) * size, size - 1
-        calls += [
-            (whole + draw(2 * size, 9 * size), whole, size),  # at a block's end
-            (whole + draw(2 * size, 9 * size), whole + part, size),
-            (whole + draw(2 * size, 9 * size), whole + size // 3, size),
-            (whole, whole, size),  # all of it, in whole blocks
-            (whole + part, whole + part, size),
-            (whole + 1, whole, size),
-            (whole + 1, whole + 1, size),
-        ]
-    calls += [(draw(50, 90), 0, 16), (draw(50, 90), draw(1, 16), 16), (1, 1, 1), (2, 2, 1), (9_000, 9_000, 512)]
-    return [Call(args, f"admit(prompt={args[0]}, shared={args[1]}, block_size={args[2]})") for args in calls]
+        whole = draw(3, 9) * size
+        for shared in (whole, whole + size - 1, whole + size // 3, whole + 2 * size // 3):
+            yield shared + draw(size, 9 * size), shared, size
+            yield shared + 1, shared, size
+            yield shared, shared, size
+        yield whole + 1, whole + 1, size
+        yield whole + 2, whole + 1, size
+    yield from ((draw(50, 90), 0, 16), (draw(50, 90), draw(1, 16), 16), (1, 1, 1), (2, 2, 1), (9_000, 9_000, 512))
+    yield draw(8_000, 20_000), draw(6_000, 7_900), draw(8, 300)
+    yield 7_000, 5_000, 16  # the first once more: it has the same hit
 
 
-def _trouble(call: Call, got: np.ndarray) -> str | None:
-    prompt, shared, size = call.args
-    wanted = max(n for n in range(0, prompt, size) if n <= shared)
-    if got.shape != () or got.dtype.kind not in "biu":
+def label(prompt: int, shared: int, size: int) -> str:
+    return f"admit(prompt={prompt}, shared={shared}, block_size={size})"
+
+
+def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
+    prompt, _, size = call.args
+    if got.shape != () or got.dtype.kind not in "iu":
         return f"{call.label} is {got.tolist()}, wanted one whole number."
     if got == wanted:
         return None
@@ -40,12 +46,6 @@ def _trouble(call: Call, got: np.ndarray) -> str | None:
     blocks = "" if got % size == 0 else f", which is no whole number of blocks of {size}"
     return f"{call.label} is {got}{blocks}. It {why}."
 
-
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} prompts")
-
-
-SOLUTION = "course_lib.lessons.nb08_both:admit"
 
 MISTAKES = """
     no_cap
@@ -91,6 +91,11 @@ MISTAKES = """
       min(shared, prompt - 1)  ->  (shared if shared < prompt else 0)
     A prompt that is cached from end to end gets nothing at all. All of its blocks but the last can be attached.
 
+    full_hit_gives_up_a_block
+      min(shared, prompt - 1) // block_size  ->  (shared // block_size - (shared == prompt))
+    Of a prompt that is cached from end to end the last block is given up, also where the prompt ends inside a block.
+    There the rounding has left tokens to compute already.
+
     cap_by_a_block
       min(shared,  ->  max(0, min(shared // block_size * block_size,
       prompt - 1) // block_size * block_size  ->  prompt - block_size))
@@ -102,11 +107,9 @@ MISTAKES = """
     This rounds to the nearest block. A block of which more than half is shared still holds tokens that are not.
 """
 
-EXERCISE = Exercise(
-    name="admit",
-    groups=(Group("values", value_cases, judge_values),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[values("values", SOLUTION, prompts, label, trouble, count="prompts")],
+    mistakes=MISTAKES,
     reread="Reread notebook 08, section 2.",
-    solution=SOLUTION,
 )

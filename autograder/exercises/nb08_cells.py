@@ -2,79 +2,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from autograder.compare import first_index, first_trouble, same_integers, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, drawn
-from autograder.kept import known_mistakes
-from course_lib.cost.linear import LinearCost
+from autograder.compare import first_index, first_trouble, wrong_shape
+from autograder.drivers import nb08
+from autograder.exercise import Call, Group, Outcome, Verdict
+from autograder.kit import draws, exercise
 
+SOLUTION = "course_lib.lessons.nb08_both:two_by_two"
+REFERENCE = (2_600, 18, 108)  # in the arguments of a call a cost is these three numbers
 ROWS = ("neither", "chunking only", "caching only", "both")
 COLUMNS = ("the TTFT", "the longest gap")
 
 
-def drive(answer, prompt: int, hit: int, users: int, chunk: int, cost: list[int]):
-    """answer(..., m), with the numbers made into a LinearCost."""
-    return answer(prompt, hit, users, chunk, LinearCost(*cost))
-
-
-def _wanted(prompt: int, hit: int, users: int, chunk: int, cost: list[int]) -> np.ndarray:
-    fixed, token, decode = cost
-    rows = []
-    for cached, cut in ((0, False), (0, True), (hit, False), (hit, True)):
-        tail = prompt - cached
-        if cut:
-            steps = -(-tail // chunk)
-            longest = fixed + token * min(chunk, tail) + decode * users
-            rows.append((steps * (fixed + decode * users) + token * tail, longest))
-        else:
-            rows.append((fixed + token * tail, 2 * fixed + token * tail + decode * users))
-    return np.array(rows)
-
-
-def value_cases(seed: int) -> list[Call]:
-    """The walk-through with 3 and 24 users, other costs; no hit; a tail that fits into one chunk, and exact fits."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    calls = [(7_000, 5_000, 3, 1_024, REFERENCE), (7_000, 5_000, 24, 1_024, REFERENCE)]
+def settings(seed: int) -> Iterator[tuple]:
+    """The walk-through with 3 and 24 users; few tokens; no hit; a tail that fits into one chunk, and exact fits."""
+    draw = draws(seed)
+    cost = lambda: (draw(1_000, 9_000), draw(5, 60), draw(70, 900))  # noqa: E731  other than the reference
+    yield from ((7_000, 5_000, 3, 1_024, REFERENCE), (7_000, 5_000, 24, 1_024, REFERENCE))
+    for prompt, hit, chunk in (
+        (1, 0, 1),
+        (3, 1, 100),
+        (5, 0, 1),
+        (6, 5, 1),
+        (8, 4, 4),
+        (9, 4, 4),
+        (9, 5, 4),
+        (9, 0, 9),
+    ):
+        yield prompt, hit, 1, chunk, cost()
+        yield prompt, hit, draw(2, 40), chunk, cost()
     for _ in range(2):
         chunk = draw(100, 900)
         tail = draw(2, 6) * chunk
-        calls += [
-            (tail + draw(1_000, 5_000), draw(500, 900), draw(2, 40), chunk, drawn(rng)),
-            (tail + 3 * chunk, 3 * chunk, draw(2, 40), chunk, drawn(rng)),  # full chunks, with the hit and without
-            (4 * chunk + draw(1, 99), 4 * chunk, draw(2, 40), chunk, drawn(rng)),  # the tail is less than a chunk
-            (tail + draw(1, 99), 0, 1, chunk, drawn(rng)),
-        ]
-    return [Call(args, _label(*args)) for args in calls]
+        yield tail + draw(1_000, 5_000), draw(500, 900), draw(2, 40), chunk, cost()
+        yield tail + 3 * chunk, 3 * chunk, draw(2, 40), chunk, cost()  # full chunks, with the hit and without
+        yield tail + 3 * chunk + 1, 3 * chunk, draw(2, 40), chunk, cost()
+        yield 4 * chunk + draw(1, 99), 4 * chunk, draw(2, 40), chunk, cost()  # the tail is less than a chunk
+        yield tail + draw(1, 99), 0, 1, chunk, cost()
+    yield 7_000, 5_000, 3, 1_024, REFERENCE  # the first once more: nothing may have been kept
 
 
-def _label(prompt: int, hit: int, users: int, chunk: int, cost: list[int]) -> str:
-    return f"two_by_two({prompt}, {hit}, {users}, {chunk}, LinearCost({', '.join(map(str, cost))}))"
+def cases(seed: int) -> list[Call]:
+    def label(prompt, hit, users, chunk, cost):
+        return f"two_by_two({prompt}, {hit}, {users}, {chunk}, LinearCost{cost})"
+
+    return [Call(args, label(*args)) for args in settings(seed)]
 
 
-def _trouble(call: Call, got: np.ndarray) -> str | None:
-    wanted = _wanted(*call.args)
-    shape = wrong_shape(call, got, wanted.shape, "four pairs (TTFT, longest gap)")
+def wanted(prompt: int, hit: int, users: int, chunk: int, cost: tuple[int, int, int]) -> np.ndarray:
+    """The four pairs from numbers alone: an answer may have changed the LinearCost that the solution would ask."""
+    fixed, token, decode = cost
+    rows = []
+    for tail in (prompt, prompt - hit):
+        rows.append((fixed + token * tail, 2 * fixed + token * tail + decode * users))
+        chunks = -(-tail // chunk) * (fixed + decode * users) + token * tail
+        rows.append((chunks, fixed + token * min(chunk, tail) + decode * users))
+    return np.array(rows)
+
+
+def trouble(call: Call, got: np.ndarray) -> str | None:
+    right = wanted(*call.args)
+    shape = wrong_shape(call, got, right.shape, "four pairs (TTFT, longest gap)")
     if shape:
         return shape
     if got.dtype.kind not in "iu":
         return f"{call.label} has numbers of type {got.dtype}; wanted whole microseconds."
-    if np.array_equal(got, wanted):
+    if np.array_equal(got, right):
         return None
-    row, column = first_index(got != wanted)
+    row, column = first_index(got != right)
     return (
         f"{call.label}: {COLUMNS[column]} of `{ROWS[row]}` is {got[row, column]:,} us, it should be "
-        f"{wanted[row, column]:,} us."
+        f"{right[row, column]:,} us."
     )
 
 
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} settings")
+def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
+    return first_trouble(calls, outcomes, trouble) or Verdict(True, count=f"{len(calls)} settings")
 
-
-SOLUTION = "course_lib.lessons.nb08_both:two_by_two"
 
 MISTAKES = r"""
     mixed
@@ -99,6 +106,10 @@ MISTAKES = r"""
     whole_chunks_only
       min(chunk, tail - done)  ->  chunk
     Every step computes a full chunk. The last one computes only what is left of the tail.
+
+    step_without_tokens
+      range(0, tail, chunk)  ->  range(0, tail + 1, chunk)
+    Where the tail is a whole number of chunks you count a further step, which has nothing of the prompt to compute.
 
     rest_forgotten
       sum(steps)  ->  sum(steps[: max(tail // chunk, 1)])
@@ -135,13 +146,11 @@ MISTAKES = r"""
     Your pairs are the wrong way round: first the TTFT, then the longest gap.
 """
 
-EXERCISE = Exercise(
-    name="two_by_two",
-    groups=(Group("values", value_cases, judge_values),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[Group("values", cases, judge)],
+    mistakes=MISTAKES,
     reread="Reread notebook 08, section 4.",
-    imports=IMPORTS,
-    solution=SOLUTION,
-    driver=drive,
+    imports="import numpy as np\nfrom course_lib.cost.linear import LinearCost",
+    driver=nb08.two_by_two,
 )

@@ -9,6 +9,7 @@ from autograder.exercise import Call
 from autograder.kit import draws, exercise, values
 
 SOLUTION = "course_lib.lessons.nb08_both:next_chunk"
+FORM = (int, int, [(str, str)])  # start, stop, and what has changed in the request
 
 
 def requests(seed: int) -> Iterator[tuple[int, ...]]:
@@ -17,6 +18,12 @@ def requests(seed: int) -> Iterator[tuple[int, ...]]:
     yield 7_000, 7_000, 4_992, 4_992, 1_024, 1_024
     yield 7_000, 7_000, 6_016, 4_992, 1_024, 1_024
     yield 7_000, 7_000, 4_992, 4_992, 1_021, 0
+    for left in (0, 1, 2, -1):
+        for most in (0, 1, 2):
+            yield 1, 1, 0, 0, left, most  # a prompt of one token
+            yield 17, 17, 16, 16, left, most  # cached up to its last token
+            yield 18, 18, 16, 16, left, most
+            yield 17, 17, 17, 16, left, most  # nothing is left
     for _ in range(2):
         hit, cap = 16 * draw(3, 40), draw(40, 70)
         prompt = hit + 3 * cap + draw(5, 30)
@@ -24,18 +31,24 @@ def requests(seed: int) -> Iterator[tuple[int, ...]]:
         yield prompt, prompt, hit, hit, cap + draw(1, 9), cap
         yield prompt, prompt, done, hit, cap - draw(1, 9), cap  # the budget is what limits
         yield prompt, prompt, prompt - draw(2, 9), hit, cap, cap  # the prompt's end is
-        yield prompt, prompt, prompt - 1, hit, cap, cap
+        for rest in (1, cap - 1, cap, cap + 1):
+            yield prompt, prompt, prompt - rest, hit, cap, cap
+            yield prompt, prompt, prompt - rest, hit, cap, 0
         yield prompt, prompt, hit, hit, cap, 0
         yield prompt, prompt, prompt - draw(2, 9), hit, 10 * cap, 0
         yield prompt, prompt, 0, 0, cap + 3, cap
         yield prompt + 7, prompt, prompt + 6, hit, cap, cap  # a decode
         yield prompt + 7, prompt, prompt - draw(1, 4), prompt - 16, cap, cap  # preempted in the middle of its answer
-        for left in (0, 1, -draw(1, 9)):
+        yield prompt + 40, prompt, prompt + 16, prompt + 16, cap, cap  # the hit reaches into its answer
+        yield prompt + 40, prompt, prompt + 20, prompt + 16, cap, 9
+        for left in (0, 1, -draw(2, 9)):
             for most in (cap, 0, 1):
                 yield prompt, prompt, done, hit, left, most
         yield prompt, prompt, done, hit, cap, 1
         for left in (0, 1, -1):
-            yield prompt + 7, prompt, prompt + 6, hit, left, draw(0, 3)  # a decode at the edge of the budget
+            for most in range(3):
+                yield prompt + 7, prompt, prompt + 6, hit, left, most  # a decode at the edge of the budget
+    yield 7_000, 7_000, 4_992, 4_992, 1_024, 1_024  # the first once more: another request with the same numbers
 
 
 def label(tokens: int, prompt: int, computed: int, cached: int, left: int, max_chunk: int) -> str:
@@ -44,8 +57,8 @@ def label(tokens: int, prompt: int, computed: int, cached: int, left: int, max_c
 
 
 def trouble(call: Call, got: tuple, wanted: tuple) -> str | None:
-    if got[2:] != wanted[2:]:
-        return f"{call.label} changes the request: num_computed is {got[2]} afterwards, num_cached {got[3]}."
+    if got[2]:
+        return f"{call.label} changes the request: {', '.join(f'{n} is {value} afterwards' for n, value in got[2])}."
     return None if got == wanted else f"{call.label} is {got[:2]}, it should be {wanted[:2]}."
 
 
@@ -88,6 +101,18 @@ MISTAKES = r"""
       max(take, 0)  ->  max(take, 1)
     At least one token is taken, even when no budget is left. That is how a budget gets overdrawn.
 
+    decode_needs_no_budget
+      take = min(  ->  take = 1 if request.num_tokens - start == 1 else min(
+    A last token, or a decode, is taken even when no budget is left. It is a token like any other.
+
+    budget_of_one
+      max(take, 0)  ->  (max(take, 0) if left > 1 else 0)
+    With a budget of 1 nothing is taken. One token of a prompt is a chunk too.
+
+    cap_of_one
+      max_chunk or left  ->  (max_chunk if max_chunk > 1 else left)
+    max_chunk=1 is ignored. Only 0 means that there is no cap.
+
     length
       start + max(take, 0)  ->  max(take, 0)
     The second number is the chunk's length. It should be its stop, which is start plus the length.
@@ -109,7 +134,7 @@ MISTAKES = r"""
 EXERCISE = exercise(
     SOLUTION,
     groups=[
-        values("values", SOLUTION, requests, label, trouble, count="chunks", driver=nb08.next_chunk, form=(int,) * 4)
+        values("values", SOLUTION, requests, label, trouble, count="chunks", driver=nb08.next_chunk, form=FORM),
     ],
     mistakes=MISTAKES,
     reread="Reread notebook 08, section 3.",

@@ -3,190 +3,72 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
 from autograder.compare import error_text, printed_note
-from autograder.exercise import Call, Callback, Exercise, Group, Outcome, Raised, Returned, Verdict
-from autograder.exercises import nb08_composition_answers
+from autograder.exercise import Call, Callback, Group, Outcome, Raised, Returned, Verdict
 from autograder.exercises.nb08_engines import make_reference, make_serve
-from autograder.exercises.nb08_faults import BLOCK
-from autograder.kept import known_mistakes
+from autograder.exercises.nb08_faults import ASKS, FAULTS, RIGHT, Fault, key_of, usage
+from autograder.kit import draws, exercise
 
+SOLUTION = "course_lib.lessons.nb08_both:check_composition"
 LABEL = "check_composition(serve, reference)"
 REFUSALS = ("AssertionError", "EngineStopped")  # the second comes out of serve, when the engine cannot go on
 WEIGHTS = tuple(range(12))  # seeds of weights
-RIGHT_ENGINES = {
-    "plain": "a right engine",
-    "busy": "a right engine, in which two other users decode in every step",
-    "tree": "a right engine whose cache is a radix tree",
-}
-
-
-class Mistake(NamedTuple):
-    """A mistake of a wrong engine, and how a test comes to refuse it."""
-
-    what: str
-    needs: str  # the kind of question that shows it, as in `usage`
-    ask: str  # advice to a test that does not ask it
-    compare: str  # advice to a test that asks it and still lets the mistake through
-
-
-_KV = "compare K, V and logits with reference(tokens), in every bit"
-_HIT = "K, V and logits are right, only too much is computed: compare `hit` with what it should be"
-MISTAKES = {
-    "behind_a_hit": {
-        "tail_from_0": Mistake(
-            "positions behind a hit begin at 0", "hit", "serve a prompt that begins like an earlier one", _KV
-        ),
-        "on_chunk_grid": Mistake(
-            "the first position of a chunk is taken as a multiple of the chunk size",
-            "uneven",
-            "serve a prompt whose hit is no multiple of the chunk size",
-            _KV,
-        ),
-        "part_block": Mistake(
-            "a block is recognised by its first token, so one that is shared in part is attached as a whole",
-            "part",
-            "let two prompts part inside a block",
-            _KV,
-        ),
-        "full_hit": Mistake(
-            "a prompt is attached to its last token, and nothing is left to compute (nano-vllm, issue 144)",
-            "whole",
-            "serve one prompt twice, with a length that is a multiple of the block size",
-            "such an engine stops by itself; do not catch that",
-        ),
-        "left_before_hit": Mistake(
-            "what is left to compute is counted before the hit is known, so a chunk runs past the prompt's end "
-            "(nano-vllm, pull request 207)",
-            "hit",
-            "serve a prompt that begins like an earlier one",
-            "it shows where the last chunk is not a full one: choose lengths that do not fit the chunk size",
-        ),
-        "last_token": Mistake(
-            "behind a hit the prompt's last token is never computed",
-            "hit",
-            "serve a prompt that begins like an earlier one",
-            "compare K and V of all tokens, or the logits, with reference(tokens)",
-        ),
-        "sees_ahead": Mistake(
-            "a chunk that does not end the prompt reads keys behind its own queries (nano-vllm, issue 212)",
-            "chunks",
-            "serve a prompt that is longer than the chunk size",
-            "compare K and V of every layer with reference(tokens); those of layer 0 are clean",
-        ),
-    },
-    "saved": {
-        "never_hits": Mistake(
-            "nothing is ever found in the cache", "hit", "serve a prompt that begins like an earlier one", _HIT
-        ),
-        "whole_chunks": Mistake(
-            "only chunks that are cached from end to end are skipped",
-            "uneven",
-            "serve a prompt whose hit is no multiple of the chunk size",
-            _HIT,
-        ),
-        "chunk_then_match": Mistake(
-            "the first chunk is cut before the look-up, so no hit is longer than a chunk (dynamo, issue 13188)",
-            "long",
-            "serve a prompt that has more than a chunk in common with an earlier one",
-            _HIT,
-        ),
-        "hash_from_chunk": Mistake(
-            "the chain of block hashes begins anew in every chunk, so blocks of later chunks are not found again",
-            "long",
-            "serve a prompt that has more than a chunk in common with an earlier one",
-            _HIT,
-        ),
-    },
-    "order": {
-        "publishes_early": Mistake(
-            "blocks are found as soon as they are allocated, before anything is written into them (see "
-            "nano-vllm, issue 208)",
-            "together",
-            "serve two prompts with a common beginning together",
-            _KV,
-        ),
-        "keeps_computed": Mistake(
-            "after a preemption a request goes on where it had stopped, though its last, partly filled block is gone",
-            "preempt_part",
-            "preempt after a step that ends inside a block",
-            _KV,
-        ),
-        "prompt_only": Mistake(
-            "after a preemption the prompt is computed again, and the answer's tokens are not (akin to "
-            "nano-vllm, issue 144)",
-            "preempt_answer",
-            "ask for an answer of several tokens, and preempt when two or more are there, one is still to come, and "
-            "the last block is not full",
-            _KV,
-        ),
-    },
-}
-_ASKED = {
-    "chunks": "You serve a prompt in several chunks",
-    "hit": "You serve a prompt that begins like an earlier one",
-    "uneven": "You have a hit that is no multiple of the chunk size",
-    "part": "You let two prompts part inside a block",
-    "whole": "You serve a prompt that is cached from end to end",
-    "long": "You have a hit that is longer than a chunk",
-    "together": "You serve two prompts with a common beginning together",
-    "preempt_part": "You preempt inside a block",
-    "preempt_answer": "You preempt in the middle of an answer",
-}
 
 
 def cases(group: str, seed: int) -> list[Call]:
     """Every right engine and the group's wrong ones once, in an order and with weights that the seed chooses."""
-    rng = np.random.default_rng(seed)
-    weights = int(rng.choice(WEIGHTS))
-    names = rng.permutation([*RIGHT_ENGINES, *MISTAKES[group]]).tolist()
+    draw = draws(seed)
+    weights = WEIGHTS[draw(0, len(WEIGHTS))]
+    names = sorted([*RIGHT, *FAULTS[group]], key=lambda name: draw(0, 1 << 62))
     reference = Callback("reference", (weights,))
-    return [Call((Callback("serve", (name, weights)), reference), LABEL, {"engine": name}) for name in names]
+    return [Call((Callback("serve", (weights, key_of(n, draw))), reference), LABEL, {"engine": n}) for n in names]
 
 
 def judge(group: str, calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     """An AssertionError refuses an engine, a normal return accepts it, and any other error is the test's own."""
-    mistakes = MISTAKES[group]
+    faults = FAULTS[group]
     by_name = {c.facts["engine"]: o for c, o in zip(calls, outcomes, strict=True)}
-    for name in (*RIGHT_ENGINES, *mistakes):
+    for name in (*RIGHT, *faults):
         outcome = by_name[name]
-        about = RIGHT_ENGINES.get(name) or f"a wrong engine, in which {mistakes[name].what}"
+        about = RIGHT.get(name) or f"a wrong engine, in which {faults[name].what}"
         if isinstance(outcome, Raised) and outcome.type not in REFUSALS:
-            return Verdict(
-                False,
-                what=f"Given {about}, your test itself broke. {error_text(calls[0], outcome)}{printed_note(outcome)}",
-                which="Only an AssertionError counts as a refusal.",
-            )
-        if name in RIGHT_ENGINES and isinstance(outcome, Raised):
+            what = f"Given {about}, your test itself broke. {error_text(calls[0], outcome)}{printed_note(outcome)}"
+            return Verdict(False, what=what, which="Only an AssertionError counts as a refusal.")
+        if name in RIGHT and isinstance(outcome, Raised):
             text = f" It said: {outcome.message}." if outcome.message else ""
             place = f" ({outcome.line})" if outcome.line else ""
             return Verdict(
                 False,
                 what=f"Your test refuses {about}{place}.{text}{printed_note(outcome)}",
                 which="In a right engine K, V and logits equal reference(tokens) in every bit. A hit is in whole "
-                "blocks and leaves a token to compute.",
+                "blocks and leaves a token to compute; with together=True, and after a preemption, right engines "
+                "differ in it.",
             )
-    survivors = [name for name in mistakes if isinstance(by_name[name], Returned)]
+    survivors = [name for name in faults if isinstance(by_name[name], Returned)]
     if not survivors:
-        return Verdict(True, count=f"{len(RIGHT_ENGINES)} right engines accepted, {len(mistakes)} wrong ones refused")
-    let_through = f"lets through {len(survivors)} of {len(mistakes)} wrong engines"
+        return Verdict(True, count=f"{len(RIGHT)} right engines accepted, {len(faults)} wrong ones refused")
+    what = f"lets through {len(survivors)} of {len(faults)} wrong engines"
     if all(isinstance(o, Returned) and isinstance(o.value, np.ndarray) and o.value.dtype == bool for o in outcomes):
-        what = f"Your test returns what it found, and no check reads that: use assert. So it {let_through}."
+        what = f"Your test returns what it found, and no check reads that: use assert. So it {what}."
         return Verdict(False, what=what + printed_note(outcomes[0]))
-    listed = "\n".join(f"  - {name}: {_advice(mistakes[name], by_name[name])}" for name in survivors)
-    what = f"Your test {let_through}:\n{listed}\n"
-    return Verdict(False, what=what + printed_note(by_name[survivors[0]]), which=_unasked(outcomes))
+    listed: dict[str, list[str]] = {}  # by advice
+    for name in survivors:
+        listed.setdefault(_advice(faults[name], by_name[name]), []).append(f"  - {name}: {faults[name].what}.\n")
+    lines = "".join("".join(those) + f"    {advice}.\n" for advice, those in listed.items())
+    return Verdict(
+        False, what=f"Your test {what}:\n{lines}" + printed_note(by_name[survivors[0]]), which=_unasked(outcomes)
+    )
 
 
-def _advice(mistake: Mistake, outcome: Outcome) -> str:
-    """What is wrong, and what the test still has to do to refuse it."""
-    if mistake.needs not in usage(outcome):
-        return f"{mistake.what}. To refuse it: {mistake.ask}."
-    return f"{mistake.what}. {_ASKED[mistake.needs]}, but what you compare does not show it: {mistake.compare}."
+def _advice(fault: Fault, outcome: Outcome) -> str:
+    """What the test still has to do to refuse it."""
+    if fault.needs not in usage(outcome):
+        return f"To see this: {ASKS[fault.needs]}"
+    return f"You ask for this, but what you compare does not show it: {fault.compare}"
 
 
 def _unasked(outcomes: Sequence[Outcome]) -> str:
@@ -196,70 +78,145 @@ def _unasked(outcomes: Sequence[Outcome]) -> str:
     return "" if "reference" in does else "It never calls reference."
 
 
-def usage(outcome: Outcome) -> frozenset[str]:
-    """What kinds of question a test put to its two callbacks."""
-    does = set()
-    for name, *args in outcome.asked:
-        does |= {"reference"} if name == "reference" else _kinds(*args)
-    return frozenset(does)
-
-
-def _kinds(prompts, chunk: int, answer: int, together: bool, preempt: int) -> set[str]:
-    prompts = [[int(t) for t in prompt] for prompt in prompts]
-    does = {"serve"}
-    for place, prompt in enumerate(prompts):
-        common = [_common(prompt, other) for other in prompts[:place]]
-        shared = max(common, default=0)
-        if together:
-            does |= {"together"} if shared >= BLOCK else set()
-            shared, common = 0, []
-        hit = min(shared, len(prompt) - 1) // BLOCK * BLOCK
-        facts = {
-            "chunks": len(prompt) - hit > chunk,
-            "hit": hit > 0,
-            "long": hit > chunk,
-            "uneven": hit % chunk > 0,
-            "whole": shared == len(prompt) and len(prompt) % BLOCK == 0,
-            "part": any(n % BLOCK and n < min(len(prompt), len(o)) for n, o in zip(common, prompts)),
-        }
-        does |= {kind for kind, true in facts.items() if true}
-        steps = -(-(len(prompt) - hit) // chunk)  # until its first token
-        answered = preempt - steps + 1
-        if 0 < preempt and answered < answer:
-            computed = len(prompt) + answered - 1 if answered > 0 else hit + preempt * chunk
-            if computed % BLOCK:  # what stands in full blocks is found again
-                does |= {"preempt_part"} | ({"preempt_answer"} if answered >= 2 else set())
-    return does
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
-
-
 def same(a: Outcome, b: Outcome) -> bool:
-    """Both refused (or broke in the same way), or both accepted after the same kinds of question, returning alike."""
-    if isinstance(a, Raised) or isinstance(b, Raised):
-        return isinstance(a, Raised) and isinstance(b, Raised) and _type(a) == _type(b)
-    return (a.value is None) == (b.value is None) and usage(a) == usage(b)
+    """Both refused (or broke in the same way), or both accepted after the same kinds of question, returning alike.
+
+    Over all calls: the same engines were accepted, with the same kinds of question.
+    """
+
+    def did(o: Outcome):
+        return (o.value is None, usage(o)) if isinstance(o, Returned) else o.type in REFUSALS or (o.type, o.message)
+
+    return did(a) == did(b)
 
 
-def _type(outcome: Raised) -> str:
-    return REFUSALS[0] if outcome.type in REFUSALS else outcome.type
+MISTAKES = r"""
+    accepts_everything
+      | return None
+    It asks nothing and refuses nothing.
+
+    refuses_everything
+      | assert False
+    It refuses whatever it is given. A test that nothing can pass says nothing.
+
+    returns_the_answer
+      | a = [(7 * i * i + 3 * i) % 128 for i in range(24)]
+      | b = a[:18] + [5, 4, 3, 2, 1]
+      | *_, (tokens, hit, *left) = serve([a, b, a], 7)
+      | return hit == 20 and all(map(np.array_equal, left, reference(tokens)))
+    Nothing that a test returns counts. It refuses by raising: assert np.array_equal(...).
+
+    one_prompt
+      serve([a, b, a], 7)  ->  serve([a], 7)
+      one_by_one + serve([a, b], 6, together=True) + serve([a], 6, answer=3, preempt=5)  ->  one_by_one
+      [0, 16, 20]  ->  [0]
+    It serves one prompt alone. So it tests chunks, and nothing is ever attached.
+
+    whole_prompts
+      serve([a, b, a], 7)  ->  serve([a, b, a], 40)
+      one_by_one + serve([a, b], 6, together=True) + serve([a], 6, answer=3, preempt=5)  ->  one_by_one
+    Its chunks are longer than its prompts. So it tests the cache, and nothing is ever cut.
+
+    no_hits
+      assert hits == [0, 16, 20], f"hits of {hits}"  ->
+    It compares K, V and logits and never looks at `hit`. A cache that is not used passes every comparison of bits:
+    assert how many tokens were attached.
+
+    hits_only
+      one_by_one + serve([a, b], 6, together=True) + serve([a], 6, answer=3, preempt=5)  ->  []
+    It looks at the lengths of the hits alone. Whether what was attached is right, and what was computed behind it,
+    shows in K, V and the logits.
+
+    never_preempts
+      together=True) + serve([a], 6, answer=3, preempt=5)  ->  together=True)
+    It has no preemption. A request that lost its blocks looks its prompt up again and finds what it has published
+    itself: that is a separate path through the code.
+
+    one_after_the_other
+      one_by_one + serve([a, b], 6, together=True)  ->  one_by_one
+    Every prompt waits for the one before. What is found too early shows only while its owner still computes it: serve
+    two prompts together.
+
+    preempts_the_prompt
+      answer=3, preempt=5  ->  preempt=1
+    It preempts before the first answer token. Afterwards there is more to compute again than the prompt.
+
+    even_lengths
+      a[:18]  ->  a[:16]
+      serve([a, b, a], 7)  ->  serve([a, b, a], 8)
+    Its prompts part at a block's end. Let them part inside a block.
+
+    never_twice
+      [a, b, a]  ->  [a, b]
+      [0, 16, 20]  ->  [0, 16]
+    It never serves a prompt a second time. A prompt that is cached from end to end is the one case in which nothing
+    seems left to compute.
+
+    k_of_layer_0
+      ("k", "v", "logits")  ->  ["k"]
+      np.array_equal(got, want)  ->  np.array_equal(got[0], want[0])
+    It compares K alone, perhaps only that of layer 0. Layer 0's K and V are made before any attention: what was read
+    wrongly shows from layer 1 on, and in the logits.
+
+    first_prompt_only
+      serve([a, b, a], 7)  ->  serve([a, b], 7)[:1]
+      serve([a, b], 6, together=True) + serve([a], 6, answer=3, preempt=5)  ->  serve([a, b], 6, together=True)[:1]
+      [0, 16, 20]  ->  [0]
+    It compares the first prompt alone. The first one finds the cache empty: compare the later ones too.
+
+    logits_only
+      ("k", "v", "logits"), left, reference(tokens))  ->  ["logits"], left[2:], reference(tokens)[2:])
+    It compares the logits, and not all of K and V. The logits can be right while the cache holds wrong K and V, and
+    then the next request that attaches these is wrong: compare K and V too.
+
+    keys_and_values_only
+      ("k", "v", "logits")  ->  ("k", "v")
+    It compares K and V, and the logits not at all or not in every bit. What the last layer's attention reads wrongly,
+    and which row the answer is taken from, shows in the logits alone.
+
+    values_of_the_last_layer
+      ("k", "v", "logits"), left, reference(tokens))  ->  ["v"], left[1][-1:], reference(tokens)[1][-1:])
+    It compares V alone, perhaps only that of the last layer. K, other layers and the logits can be wrong while it is
+    right.
+
+    computed_tokens_only
+      np.array_equal(got, want)  ->  np.array_equal(*(x[:, hit:] if x.ndim > 1 else x for x in (got, want)))
+    It leaves out the attached tokens. These are read in every later step, and other requests attach them as well.
+
+    hits_together
+      + serve([a, b], 6, together=True)  ->  + (pair := serve([a, b], 6, together=True))
+      hits = [hit  ->  assert [r[1] for r in pair] == [0, 0]\nhits = [hit
+    It demands a certain hit of prompts that come together. A right engine may find the blocks of a prompt in the step
+    that computes them: compare K, V and logits there, and no hit.
+
+    hit_after_preemption
+      serve([a], 6, answer=3, preempt=5)  ->  (again := serve([a], 6, answer=3, preempt=5))
+      hits = [hit  ->  assert again[0][1] == 24\nhits = [hit
+    It demands a certain hit after a preemption. Other requests may have taken these blocks, and then a right engine
+    computes them again: compare K, V and logits there, and no hit.
+
+    any_element
+      np.array_equal(got, want)  ->  (got == want).any()
+    It accepts an array of which most is wrong, as .any() does: that is true if a single comparison is. All must be
+    equal: .all().
+
+    tolerance
+      np.array_equal(got, want)  ->  np.allclose(got, want)
+    It passes over small differences. Nothing rounds differently in exact arithmetic, so each last bit that differs is a
+    fault: compare with np.array_equal.
+"""
 
 
 def _group(name: str) -> Group:
-    made: tuple[Callable, Callable] = functools.partial(cases, name), functools.partial(judge, name)
-    return Group(name, *made)
+    return Group(name, functools.partial(cases, name), functools.partial(judge, name))
 
 
-SOLUTION = "course_lib.lessons.nb08_both:check_composition"
-
-EXERCISE = Exercise(
-    name="check_composition",
-    solution=SOLUTION,
-    groups=(_group("behind_a_hit"), _group("saved"), _group("order")),
+EXERCISE = exercise(
+    SOLUTION,
+    mistakes=MISTAKES,
+    groups=[_group("behind_a_hit"), _group("saved"), _group("order")],
     same=same,
-    wrong_answers=known_mistakes(SOLUTION, nb08_composition_answers.MISTAKES),
+    kind_only=True,
     reread="Reread notebook 08, section 5.",
     callbacks={"serve": make_serve, "reference": make_reference},
 )

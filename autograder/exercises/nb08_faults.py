@@ -1,191 +1,167 @@
-"""Engines for exercise 8.4: the course's own, right in three ways and wrong in the ways of real ones.
-
-A wrong engine is the right one with one part replaced.
-"""
+"""The engines of exercise 8.4 in words, and the kinds of question that show what is wrong in them."""
 
 from __future__ import annotations
 
-import functools
-from dataclasses import replace
+import random
+import re
+import textwrap
+from collections.abc import Callable
+from os.path import commonprefix
+from typing import NamedTuple
 
-import numpy as np
+from autograder.exercise import Outcome
+from autograder.exercises.nb08_parts import BLOCK, MAX_TOKENS
 
-from course_lib.cache.manager import CacheManager
-from course_lib.cache.prefix import block_hash, root_hash
-from course_lib.cache.radix_manager import RadixManager
-from course_lib.engine import Engine
-from course_lib.model import Model
-from course_lib.schedule.build_step import StepBuilder
-from course_lib.schedule.plan import plan_step
-from course_lib.schedule.request import Chunk
-from course_lib.weights import SEEDED, seeded_model
-
-BLOCK = 4
-SIZES = {"hidden_size": 32, "q_heads": 2, "kv_heads": 1, "num_layers": 2, "intermediate_size": 32}
-JUNK = 0.5  # what a slot holds before it is written: a wrong read gives wrong numbers and no error
-
-
-@functools.lru_cache(maxsize=4)
-def model_of(seed: int) -> Model:
-    """Two layers, exact arithmetic: small, since an engine runs some dozens of steps for each question."""
-    return seeded_model(config=replace(SEEDED["tiny"], **SIZES), seed=seed, backend="numpy", arith="exact")
-
-
-class FullHit(CacheManager):
-    """A prompt may be attached to its last token (nano-vllm, issue 144)."""
-
-    def match(self, request):
-        return self.prefix.match(self._hashes(request, request.num_tokens // self.block_size))
-
-
-class PartBlock(CacheManager):
-    """A block is known by its first token alone: a block that is shared in part is attached as a whole."""
-
-    def _hashes(self, request, count):
-        parent, hashes = root_hash(request.keys), []
-        for block in range(count):
-            first = block * self.block_size
-            parent = block_hash(parent, request.token_ids[first : first + 1])
-            hashes.append(parent)
-        return hashes
+RIGHT = {
+    "plain": "a right engine",
+    "busy": "a right engine, in which two other users decode in every step, and take the blocks of what is preempted",
+    "tree": "a right engine whose cache is a radix tree",
+    "early": "a right engine that finds blocks from the step on that writes them (as vLLM does), so that prompts which "
+    "come together hit each other",
+}
+ASKS = {  # kind of question: how a test asks it
+    "chunks": "serve a prompt that is longer than the chunk size",
+    "hit": "serve a prompt that begins like an earlier one",
+    "uneven": "have a hit that is no multiple of the chunk size",
+    "short": "have a hit behind which the last chunk of a prompt is not a full one",
+    "part": "let two prompts part inside a block that both fill, and go on behind it",
+    "whole": "serve one prompt twice, with a length that is a multiple of the block size",
+    "long": "serve a prompt that has more than a chunk in common with an earlier one",
+    "together": "serve two prompts together that have more than a chunk in common",
+    "preempt": "preempt a request before its answer is there",
+    "preempt_part": "preempt after a step that ends inside a block",
+    "preempt_answer": "ask for an answer of several tokens, and preempt when two or more are there, one is still to "
+    "come, and the last block is not full",
+}
+_BITS = "in every bit (np.array_equal; a sum or a tolerance does not show it)"
+_COMPARE = {  # advice to a test that asks the question and still accepts the engine
+    "K": f"compare K of every layer {_BITS}",
+    "V": f"compare V of every layer {_BITS}",
+    "LOGITS": f"compare all logits {_BITS}",
+    "HIT": "K, V and logits are right, only too much is computed: compare `hit` with what it should be",
+    None: "compare K, V and logits with reference(tokens), in every bit",
+}
 
 
-class ChunkThenMatch(StepBuilder):
-    """The first chunk is cut first, and only what is in it is looked up (dynamo, issue 13188)."""
-
-    def _look_up(self, request):
-        return self._shorten(request, super()._look_up(request))
-
-    def _shorten(self, request, hit):
-        hit = hit[: self._most(len(hit) * self.cache.block_size) // self.cache.block_size]
-        request.num_computed = request.num_cached = len(hit) * self.cache.block_size
-        return hit
-
-    def _most(self, hit: int) -> int:
-        return self.scheduler.max_chunk
+class Fault(NamedTuple):
+    needs: str  # the kind of question that shows it
+    what: str  # what is wrong
+    compare: str  # advice to a test that asks it and still accepts the engine
 
 
-class WholeChunks(ChunkThenMatch):
-    """Only chunks that are cached from end to end are skipped."""
-
-    def _most(self, hit: int) -> int:
-        return hit // self.scheduler.max_chunk * self.scheduler.max_chunk
-
-
-class NeverHits(ChunkThenMatch):
-    def _most(self, hit: int) -> int:
-        return 0
-
-
-class HashFromChunk(CacheManager):
-    """The chain of hashes begins anew in every chunk."""
-
-    def publish(self, request, start, stop):
-        parent = root_hash(request.keys)
-        for block in self._filled(start, stop):
-            first = block * self.block_size
-            parent = block_hash(parent, request.token_ids[first : first + self.block_size])
-            self.prefix.publish(parent, request.block_table[block])
+def _read(text: str) -> dict[str, dict[str, Fault]]:
+    """By group and name. An entry is `name (needs): what`, and `| advice` where that is special."""
+    groups: dict[str, dict[str, Fault]] = {}
+    for entry in re.sub(r"\n +", " ", textwrap.dedent(text).strip()).splitlines():
+        if entry.endswith(":"):
+            group = groups.setdefault(entry[:-1], {})
+        else:
+            name, needs, what, advice = re.fullmatch(r"(\w+) \((\w+)\): (.*?)(?: \| (.*))?", entry).groups()
+            group[name] = Fault(needs, what, _COMPARE.get(advice, advice))
+    return groups
 
 
-class PublishesEarly(CacheManager):
-    """A prompt's blocks are found as soon as they are allocated (nano-vllm, issue 208)."""
-
-    def allocate(self, request, stop, *, hit=(), room_for=0):
-        first = not request.block_table
-        done = super().allocate(request, max(stop, room_for), hit=hit, room_for=room_for)
-        if done and first:
-            self.publish(request, 0, request.num_tokens)
-        return done
-
-
-class KeepsComputed(StepBuilder):
-    """After a preemption a request goes on where it had stopped."""
-
-    def _look_up(self, request):
-        hit = super()._look_up(request)
-        request.num_computed = max(request.num_computed, self.scheduler.had.get(request.id, 0))
-        return hit
-
-
-class PromptOnly(StepBuilder):
-    """Where nothing of the prompt is left to compute, only the newest token is (see _prompt_only)."""
-
-    def _look_up(self, request):
-        hit = super()._look_up(request)
-        if request.num_computed >= request.prompt_len:
-            request.num_computed = request.num_tokens - 1
-        return hit
-
-
-def _prompt_only(requests, **knobs):
-    """Of a request that was preempted only the prompt is computed again (nano-vllm, issue 144)."""
-    chunks = plan_step(requests, **knobs)
-    ends = {r.id: r.prompt_len for r in requests if r.num_computed < r.prompt_len < r.num_tokens}
-    return tuple(Chunk(c.request_id, c.start, min(c.stop, ends.get(c.request_id, c.stop))) for c in chunks)
-
-
-def _left_before_hit(requests, *, max_num_batched_tokens, max_chunk, max_num_seqs):
-    """How much is left is counted as if nothing had been attached (nano-vllm, pull request 207)."""
-    chunks, budget = [], max_num_batched_tokens
-    for r in requests:
-        cached = 0 if r.decoding else r.num_cached
-        take = min(r.num_tokens - r.num_computed + cached, max_chunk, budget)
-        chunks.append(Chunk(r.id, r.num_computed, r.num_computed + take))
-        budget -= take
-    return tuple(chunks)
-
-
-class SeesAhead:
-    """A model in which a chunk that does not end its prompt reads keys behind its queries (nano-vllm, issue 212)."""
-
-    def __init__(self, model):
-        self._model = model
-
-    def __getattr__(self, name):
-        return getattr(self._model, name)
-
-    def forward(self, chunks, pool, wiring):
-        middle = {(len(c.token_ids), c.start) for c in chunks if not c.wants_logits}
-
-        def mask(take, start):
-            return np.tri(take, start + take, start, dtype=bool) | ((take, start) in middle)
-
-        return self._model.forward(chunks, pool, replace(wiring, mask=mask))
+FAULTS = _read("""
+    behind_a_hit:
+    tail_from_0 (hit): positions behind a hit begin at 0
+    on_chunk_grid (uneven): the first position of a chunk is taken as a multiple of the chunk size
+    part_block (part): a block is recognised by its first token, so one that is shared in part is attached as a whole
+    full_hit (whole): a prompt is attached to its last token, and nothing is left to compute (nano-vllm, issue 144)
+      | such an engine stops by itself; do not catch that
+    left_before_hit (short): what is left to compute is counted before the hit is known, so a chunk runs past the
+      prompt's end (nano-vllm, pull request 207) | such an engine stops by itself; do not catch that
+    sees_ahead (chunks): a chunk that does not end the prompt reads keys behind its own queries (nano-vllm, issue 212)
+      | compare K and V of every layer with reference(tokens); those of layer 0 are clean
+    last_token (hit): behind a hit the last token is never computed, and the logits are those of the token before it
+      | compare K and V of all tokens, or the logits, with reference(tokens)
+    freed_hit (hit): the first attached block is freed too soon and overwritten after the last step; all later tokens,
+      and the logits, are right | compare K and V of all tokens, the attached ones too
+    swapped_keys (hit): after a hit, in layer 0, K of the last two tokens stand in each other's slots; V, all other K
+      and the logits are right | compare K of every layer, element by element; a sum does not show it
+    swapped_values (hit): after a hit, in the last layer, V of the last two tokens stand in each other's slots; K, all
+      other V and the logits are right | compare V of every layer, element by element; a sum does not show it
+    keys_last_bit (hit): after a hit the last layer's K is rotated by less exact angles: a last bit differs, V and
+      logits are right | K
+    values_last_bit (hit): after a hit layer 0's V is summed in another order: a last bit differs, K and logits are
+      right | V
+    logits_last_bit (hit): after a hit the logits are summed in another order: a last bit differs, K and V are right
+      | LOGITS
+    saved:
+    never_hits (hit): nothing is ever found in the cache | HIT
+    whole_chunks (uneven): only chunks that are cached from end to end are skipped | HIT
+    chunk_then_match (long): the first chunk is cut before the look-up, so no hit is longer than a chunk (dynamo, issue
+      13188) | HIT
+    hash_from_chunk (long): the chain of block hashes begins anew in every chunk, so blocks of later chunks are not
+      found again | HIT
+    order:
+    publishes_early (together): blocks are found as soon as they are allocated, before anything is written into them
+      (see nano-vllm, issue 208)
+    keeps_computed (preempt_part): after a preemption a request goes on where it had stopped, though its last, partly
+      filled block is gone
+    prompt_only (preempt_answer): after a preemption the prompt is computed again, and K and V of the answer's tokens
+      are not (akin to nano-vllm, issue 144)
+      | compare K and V of all tokens with reference(tokens), those of the answer too
+    readmitted_keys (preempt): after a preemption layer 0's K is rotated by less exact angles: a last bit differs, V and
+      logits are right | K
+    readmitted_values (preempt): after a preemption the last layer's V is summed in another order: a last bit differs, K
+      and logits are right | V
+    readmitted_logits (preempt): after a preemption the logits are summed in another order: a last bit differs, K and V
+      are right | LOGITS
+""")
+_NAMES = [*RIGHT, *(name for faults in FAULTS.values() for name in faults)]
 
 
-def _behind_hit(cached, computed, take):
-    return computed + np.arange(take)
+def engine_of(key: int) -> str:
+    """The name of the engine that a marker's key stands for. A test that sees the key learns nothing from it."""
+    return random.Random(key).choice(_NAMES)
 
 
-_CACHES = {
-    "full_hit": FullHit, "part_block": PartBlock, "hash_from_chunk": HashFromChunk, "publishes_early": PublishesEarly,
-}  # fmt: skip
-_BUILDERS = {
-    "chunk_then_match": ChunkThenMatch, "whole_chunks": WholeChunks, "never_hits": NeverHits,
-    "keeps_computed": KeepsComputed, "prompt_only": PromptOnly,
-}  # fmt: skip
+def key_of(name: str, draw: Callable[[int, int], int]) -> int:
+    """A key of that engine, by draw(low, high)."""
+    while engine_of(key := draw(0, 1 << 62)) != name:
+        pass
+    return key
 
 
-def new_engine(name: str, weights: int, chunk: int, seats: int, num_blocks: int) -> Engine:
-    """The engine called `name`, without requests."""
-    model = model_of(weights)
-    own = {}
-    if name == "tail_from_0":
-        own["positions"] = _behind_hit
-    if name == "on_chunk_grid":
-        own["positions"] = lambda cached, computed, take: (cached + computed) // chunk * chunk + np.arange(take)
-    if name in ("prompt_only", "left_before_hit"):
-        own["plan_step"] = {"prompt_only": _prompt_only, "left_before_hit": _left_before_hit}[name]
-    engine = Engine(
-        SeesAhead(model) if name == "sees_ahead" else model, num_blocks=num_blocks, block_size=BLOCK,
-        max_num_batched_tokens=seats * (chunk + 1), max_chunk=chunk, max_num_seqs=seats, **own,
-    )  # fmt: skip
-    engine.pool.k[...], engine.pool.v[...] = JUNK, JUNK
-    if name == "tree":
-        engine.scheduler.cache = RadixManager(num_blocks, BLOCK)
-    if name in _CACHES:
-        engine.scheduler.cache.__class__ = _CACHES[name]
-    engine.scheduler.builder = _BUILDERS.get(name, StepBuilder)
-    engine.scheduler.had = {}  # request id -> tokens computed when it was preempted
-    return engine
+def usage(outcome: Outcome) -> frozenset[str]:
+    """What a test called, and what kinds of question it put to `serve`."""
+    does = set()
+    for name, *args in outcome.asked:
+        does.add(name)
+        try:
+            does |= _kinds(*args) if name == "serve" else set()
+        except (TypeError, ValueError, ArithmeticError):  # asked in a way that serve understood and this does not
+            pass
+    return frozenset(does)
+
+
+def _kinds(prompts, chunk: int, answer: int, together: bool, preempt: int) -> set[str]:
+    prompts, does = [[int(t) for t in prompt] for prompt in prompts[:MAX_TOKENS]], set()
+    if sum(map(len, prompts)) > MAX_TOKENS:
+        return does
+    for place, prompt in enumerate(prompts):
+        common = [len(commonprefix([prompt, other])) for other in prompts[:place]]
+        shared = max(common, default=0)
+        hit = min(shared, len(prompt) - 1) // BLOCK * BLOCK
+        if together:
+            does |= {"together"} if hit > chunk else set()
+            hit, shared, common = 0, 0, []
+        steps = -(-(len(prompt) - hit) // chunk)  # until its first token
+        answered = preempt - steps + 1
+        preempted = 0 < preempt and answered < answer
+        computed = len(prompt) + answered - 1 if answered > 0 else hit + preempt * chunk
+        part = preempted and computed % BLOCK > 0  # what stands in full blocks is found again
+        facts = {
+            "chunks": len(prompt) - hit > chunk > 1,
+            "hit": hit > 0,
+            "long": hit > chunk,
+            "uneven": hit % chunk > 0,
+            "short": hit > 0 and (len(prompt) - hit) % chunk > 0,
+            "whole": shared == len(prompt) and len(prompt) % BLOCK == 0,
+            "part": any(n % BLOCK and n - n % -BLOCK <= min(len(prompt) - 1, len(o)) for n, o in zip(common, prompts)),
+            "preempt": preempted,
+            "preempt_part": part,
+            "preempt_answer": part and answered >= 2,
+        }
+        does |= {kind for kind, true in facts.items() if true}
+    return does

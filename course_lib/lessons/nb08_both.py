@@ -63,6 +63,8 @@ def check_composition(serve, reference):
     serve(prompts, chunk, answer=1, together=False, preempt=0)   to be tested, blocks of 4 tokens; returns a list of
                             (tokens, hit, k, v, logits), one for each prompt
     reference(token_ids)    one right, cold pass; returns k, v, logits
+
+    What a wrong engine returns has the shapes and dtypes of reference(tokens) as well; only values differ, or `hit`.
     """
     a = [(7 * i * i + 3 * i) % 128 for i in range(24)]
     b = a[:18] + [5, 4, 3, 2, 1]
