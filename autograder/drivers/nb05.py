@@ -82,9 +82,14 @@ def abort(answer: Callable, *rows: Any) -> tuple:
     return _lasting(seen, lambda: answer(other))
 
 
-def pack_ragged(answer: Callable, chunks: Iterable[tuple], lengths: Iterable[tuple[int, int]]) -> tuple[tuple, ...]:
-    """The four lists. `chunks` are (id, start, stop), `lengths` pairs (id, tokens) of all requests."""
-    tokens, before = ({i: _token_ids(i, n) for i, n in lengths} for _ in range(2))
+def pack_ragged(
+    answer: Callable, chunks: Iterable[tuple], lengths: Iterable[tuple[int, int]], text: int
+) -> tuple[tuple, ...]:
+    """The four lists. `chunks` are (id, start, stop), `lengths` pairs (id, tokens) of all requests.
+
+    text   which token ids the requests have, so that the same chunks can be of other tokens
+    """
+    tokens, before = ({i: [text + token for token in _token_ids(i, n)] for i, n in lengths} for _ in range(2))
     result = answer(tuple(Chunk(*chunk) for chunk in chunks), tokens)
     if tokens != before:
         raise ArgumentChanged("tokens")

@@ -34,7 +34,7 @@ def _x(seed: int, *shape: int) -> np.ndarray:
 
 
 def logic_cases(seed: int) -> list[Call]:
-    """A first and a later chunk, one token, rows of several requests at once, other thetas, the smallest head."""
+    """A first and a later chunk, the latter twice, one token, several requests, other thetas, the least head."""
     draw = draws(seed)
     start, tokens = draw(20, 100), draw(5, 12)
     decodes = np.array([draw(40, 90), draw(100, 900), 0, 4096, draw(3, 30), 4096])
@@ -45,6 +45,7 @@ def logic_cases(seed: int) -> list[Call]:
         _call(_x(seed + 3, len(decodes), 2, 16), decodes),
         _call(_x(seed + 4, tokens, 3, 16), np.arange(start, start + tokens), 500_000.0),
         _call(_x(seed + 5, 7, 1, 2), np.arange(draw(1, 9), 60)[:7]),
+        _call(_x(seed + 1, tokens, 2, 8), np.arange(start + 7, start + 7 + tokens)),  # the same x elsewhere
     ]
 
 

@@ -13,8 +13,15 @@ SOLUTION = "course_lib.lessons.nb05_budget:pack_ragged"
 NAMES = ("ids", "positions", "cu_q", "cu_k")
 
 
-def batches(seed: int) -> Iterator[tuple[tuple, tuple]]:
-    """(chunks, (id, tokens) of all requests): the lesson's; one chunk alone; decodes; a long batch; random ones."""
+def batches(seed: int) -> Iterator[tuple[tuple, tuple, int]]:
+    """(chunks, (id, tokens) of all requests, which text); the same chunks of another text come at the end."""
+    made = list(_batches(seed))
+    yield from ((*batch, 0) for batch in made)
+    yield from ((*batch, 5) for batch in made[:3])
+
+
+def _batches(seed: int) -> Iterator[tuple[tuple, tuple]]:
+    """The lesson's; one chunk alone; decodes; a long batch; random ones."""
     draw = draws(seed)
     yield ((1, 3, 4), (2, 5, 8), (0, 0, 2)), ((0, 6), (1, 4), (2, 8))
     yield ((1, 0, 5),), ((0, 3), (1, 5))
@@ -35,7 +42,7 @@ def batches(seed: int) -> Iterator[tuple[tuple, tuple]]:
         yield tuple(chunks), lengths
 
 
-def label(chunks: tuple, lengths: tuple) -> str:
+def label(chunks: tuple, lengths: tuple, text: int) -> str:
     return f"pack_ragged(({', '.join(f'Chunk({i}, {start}, {stop})' for i, start, stop in chunks)}), ...)"
 
 
