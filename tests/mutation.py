@@ -88,6 +88,9 @@ def mutants(exercise: Exercise) -> list[Mutant]:
 def _changes(source: str) -> Iterator[tuple[str, str]]:
     """(what is changed, the changed source) for every place in the text."""
     tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert):
+            node.msg = None  # what a test says when it refuses is its own affair
     for function in [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]:
         names = _variables(function)
         for node in ast.walk(function):
@@ -167,20 +170,33 @@ def _at(node: ast.AST, names: list[str]):
 
 
 def _independent(first: ast.stmt, second: ast.stmt) -> bool:
-    """Whether two lines may obviously change places: definitions, or assignments that do not meet."""
+    """Whether two lines may obviously change places: definitions, or lines that do not touch what the other does."""
     if isinstance(first, ast.FunctionDef):
         return True
-    if not isinstance(first, ast.Assign) or not isinstance(second, ast.Assign):
+    touched = [_touched(first), _touched(second)]
+    if None in touched:
         return False
-    written, read, calls = [], [], 0
-    for statement in (first, second):
-        targets = [t for target in statement.targets for t in getattr(target, "elts", [target])]
-        written.append({ast.unparse(t) for t in targets})
-        read.append({ast.unparse(n) for n in ast.walk(statement.value) if isinstance(n, (ast.Name, ast.Attribute))})
-        made = [ast.unparse(n.func) for n in ast.walk(statement.value) if isinstance(n, ast.Call)]
-        calls += any(not name.startswith("np.") for name in made)
-    meet = written[0] & (written[1] | read[1]) or written[1] & read[0]
-    return not meet and calls < 2
+    (written, read), (written_after, read_after) = touched
+    return not (written & (written_after | read_after) or written_after & read)
+
+
+def _touched(statement: ast.stmt) -> tuple[set[str], set[str]] | None:
+    """What an assignment or a call x.append(...) changes, and what it reads; None for any other statement."""
+    if isinstance(statement, ast.Assign):
+        targets, value = statement.targets, statement.value
+    elif isinstance(statement, ast.AugAssign):
+        targets, value = [statement.target], statement.value
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        if not isinstance(statement.value.func, ast.Attribute):
+            return None
+        targets, value = [statement.value.func.value], ast.Tuple(statement.value.args)
+    else:
+        return None
+    calls = [ast.unparse(n.func) for n in ast.walk(value) if isinstance(n, ast.Call)]
+    if any(".pop" in name or name.startswith("next") for name in calls):
+        return None
+    written = {ast.unparse(t) for target in targets for t in getattr(target, "elts", [target])}
+    return written, {ast.unparse(n) for n in ast.walk(value) if isinstance(n, (ast.Name, ast.Attribute))}
 
 
 def _set(node: ast.AST, field: str, value):
