@@ -2,6 +2,7 @@
 
 # module -> its place today; what is inside a package moves along
 MODULES = {
+    "autograder.exercises.fickle": "autograder.drivers.fickle",
     "course_lib.arrays": "course_lib.arithmetic.arrays",
     "course_lib.attention.paged": "course_lib.model",
     "course_lib.bits": "course_lib.lessons.nb04_bits",
