@@ -17,6 +17,9 @@ REMEMBERS = {
     "global number": "n = 0\ndef answer(x):\n    global n\n    n += 1\n    return n",
     "object": "class Memo:\n    def __init__(self):\n        self.n = 0\n    def __call__(self, x):\n        self.n += 1\n        return self.n\nanswer = Memo()",
     "class": "class Memo:\n    n = 0\n\ndef answer(x):\n    Memo.n += 1\n    return Memo.n",
+    "deque": "from collections import deque\nn = deque()\ndef answer(x):\n    n.append(x)\n    return len(n)",
+    "namespace": "from types import SimpleNamespace\nm = SimpleNamespace(n=0)\n"
+    "def answer(x):\n    m.n += 1\n    return m.n",
     "cache": "import functools\nn = []\n@functools.lru_cache\ndef once():\n    n.append(1)\n    return len(n)\ndef answer(x):\n    n.append(0)\n    return len(n) * once()",
     "partial": "import functools\ndef counts(seen, x):\n    seen.append(x)\n    return len(seen)\nanswer = functools.partial(counts, [])",
     "method": "class Memo:\n    def __init__(self):\n        self.n = 0\n    def go(self, x):\n        self.n += 1\n        return self.n\nanswer = Memo().go",

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from autograder.drivers import nb04
 from autograder.exercise import Call
 from autograder.exercises.nb04_attention_mistakes import MISTAKES, ROUNDING
-from autograder.exercises.nb04_kernels import (
-    TOKENS,
-    cuts,
-    kernel_call,
-    kernel_groups,
-    midpoints,
-    same,
-    values,
-)
+from autograder.exercises.nb04_kernels import TOKENS, cuts, kernel_call, kernel_groups, midpoints, same, values
 from autograder.kit import draws, exercise
 
 SOLUTION = "course_lib.lessons.nb04_bits:block_attention"
@@ -52,10 +43,6 @@ def sloping(rng: np.random.Generator, tokens: int, level: float, slope: float) -
     return [x.astype(np.float32) for x in (q, k, v)]
 
 
-def call(q: np.ndarray, k: np.ndarray, v: np.ndarray, start: int, dtype: str, block: Sequence[int] = (), **facts) -> Call:
-    return kernel_call("block_attention", {"q": q, "k": k, "v": v}, start, dtype, block, **facts)
-
-
 def logic_cases(seed: int) -> list[Call]:
     """Inside one block, over several, at the edges of blocks, decodes, large, low, rising, falling scores, blocks."""
     rng, draw = np.random.default_rng(seed), draws(seed)
@@ -87,7 +74,7 @@ def logic_cases(seed: int) -> list[Call]:
         (plain, draw(5, 9), draw(20, 50), "float32", 256),
     ):
         q, k, v = made(start + rows)
-        calls.append(call(q[start:], k, v, start, dtype, block))
+        calls.append(kernel_call("block_attention", {"q": q[start:], "k": k, "v": v}, start, dtype, block))
     return calls
 
 
@@ -103,7 +90,9 @@ def bits_cases(seed: int) -> list[Call]:
             weights /= math.fsum(weights)
             v[:41] = midpoints(weights, v[:41], np.argsort(weights)[[20, 10, 0]])
             chunks += [(40, 41), (38, 45)]
-        calls += [call(q[a:b], k[:b], v[:b], a, dtype, block, rows=(a, b)) for a, b in chunks]
+        for a, b in chunks:
+            arrays = {"q": q[a:b], "k": k[:b], "v": v[:b]}
+            calls.append(kernel_call("block_attention", arrays, a, dtype, block, rows=(a, b)))
     return calls
 
 

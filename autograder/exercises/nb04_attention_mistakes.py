@@ -146,9 +146,9 @@ MISTAKES = f"""
 
     last_block_only
       range(0, tile + block, block)  ->  range(tile, tile + block, block)
-    Only the block on the diagonal counts. Either the earlier blocks are not read, though their keys are visible to every
-    query of this one. Or the loop does not end in `largest = higher`: then each block shrinks what was summed before it
-    to nothing, as if it were the first.
+    Only the block on the diagonal counts. Either the earlier blocks are not read, though their keys are visible to
+    every query of this one. Or the loop does not end in `largest = higher`: then each block shrinks what was summed
+    before it to nothing, as if it were the first.
 
     blocks_from_chunk
       {_cut(_ALIGNED, _ANEW)}

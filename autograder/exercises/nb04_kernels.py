@@ -17,8 +17,8 @@ TOKENS = 132  # more than two blocks of 64
 FORM = (str, object, object, bool)  # of what the drivers of the kernels return
 ALIKE = 0.999  # the fickle product leaves other bits for each way to cut rows, and the same for the same way
 UNSEEN = (
-    "Your values are right, but no matrix product of torch's was seen: yours are computed in NumPy, and with their terms "
-    "in another order they have other last bits. No library promises in which order a product adds."
+    "Your values are right, but no matrix product of torch's was seen: yours are computed in NumPy, and with their "
+    "terms in another order they have other last bits. No library promises in which order a product adds."
 )
 WITH_TORCH = "Multiply with torch, as in x @ w. The check then makes the order depend on the shape of each product."
 
@@ -95,9 +95,8 @@ def kernel_groups(
             nan = " (NaN comes from inf - inf or 0 / 0: a row in which no key is left, or exp of a large number)"
             wrong = f"{value[at]:.6g}, it should be {wanted[at]:.6g}{nan * math.isnan(value[at])}"
             return f"{call.label}: {row} is {wrong}."
-        if dtype != call.facts["dtype"] or value.dtype != np.float32 or not np.array_equal(_held(value, dtype), value):
-            return f"{call.label} was given {call.facts['dtype']} and returned {dtype}."
-        return None
+        held = dtype == call.facts["dtype"] and np.array_equal(values(tensor_arg(value, dtype)), value)
+        return None if held else f"{call.label} was given {call.facts['dtype']} and returned {dtype}."
 
     def logic(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
         trouble = first_trouble(calls, outcomes, wrong_with, FORM)
@@ -124,16 +123,9 @@ def kernel_groups(
 
 def no_tensor(call: Call, value: Any) -> str:
     """What came instead of a tensor, in a sentence."""
-    if value is None:
-        return f"{call.label} returned None. Does your function end in a return line?"
-    kinds = {np.ndarray: "a NumPy array", tuple: "a list or tuple"}
+    kinds = {type(None): "None (does it end in a return line?)", np.ndarray: "a NumPy array", tuple: "a list or tuple"}
     kind = value.kind if isinstance(value, Other) else kinds.get(type(value), short(value, 80))
     return f"{call.label} returned {kind}, and not a torch tensor."
-
-
-def _held(x: np.ndarray, dtype: str) -> np.ndarray:
-    """x (float32) rounded to dtype."""
-    return values(tensor_arg(x, dtype))
 
 
 def same(a: Outcome, b: Outcome) -> bool:

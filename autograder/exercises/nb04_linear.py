@@ -6,16 +6,7 @@ import numpy as np
 
 from autograder.drivers import nb04
 from autograder.exercise import Call
-from autograder.exercises.nb04_kernels import (
-    ALIKE,
-    TOKENS,
-    cuts,
-    kernel_call,
-    kernel_groups,
-    midpoints,
-    same,
-    values,
-)
+from autograder.exercises.nb04_kernels import ALIKE, TOKENS, cuts, kernel_call, kernel_groups, midpoints, same, values
 from autograder.kit import draws, exercise
 
 SOLUTION = "course_lib.lessons.nb04_bits:tiled_linear"
