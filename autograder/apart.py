@@ -54,7 +54,7 @@ def _fresh(value: Any, made: dict[int, Any]) -> Any:
         new = made[id(value)] = copy.copy(value)
         new.__class__ = _fresh(type(value), made)
         vars(new).update({key: _fresh(part, made) for key, part in vars(value).items()})
-    elif isinstance(value, _HOLDERS) or hasattr(value, "new_empty"):  # or a tensor of torch's
+    elif isinstance(value, _HOLDERS) or (_of_torch(value) and hasattr(value, "detach")):
         try:
             made[id(value)] = copy.deepcopy(value)
         except Exception:  # it holds something that has no copy
@@ -62,6 +62,10 @@ def _fresh(value: Any, made: dict[int, Any]) -> Any:
     else:
         return value
     return made[id(value)]
+
+
+def _of_torch(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "torch"
 
 
 def _function(function: types.FunctionType, made: dict[int, Any]) -> types.FunctionType:

@@ -63,6 +63,8 @@ def test_no_function_of_torch_gets_past_the_fickle_product():
     ways = {
         "matmul": lambda: torch.matmul(x, w),
         "mm": lambda: torch.mm(x, w),
+        "inference mode": torch.inference_mode()(lambda: x @ w),
+        "linear in inference mode": torch.inference_mode()(lambda: torch.nn.functional.linear(x, w.T, one)),
         "out": lambda: torch.mm(x, w, out=torch.empty(12, 24)),
         "linear": lambda: torch.nn.functional.linear(x, w.T.contiguous()),
         "linear with bias": lambda: torch.nn.functional.linear(x, w.T.contiguous(), one),
@@ -147,6 +149,7 @@ def test_the_fickle_product_keeps_out_in_place_beta_and_whole_numbers():
         assert (whole @ torch.ones(3, 1, dtype=torch.int64)).flatten().tolist() == [1, 12]
 
 
+@pytest.mark.filterwarnings("ignore:__array__")
 def test_what_leaves_torch_for_numpy_is_seen_and_what_stays_is_not():
     x = random(5, 9)
     for way in (x.numpy, lambda: np.asarray(x), lambda: np.array(x), lambda: np.stack(list(x)), lambda: np.dot(x, x.T)):

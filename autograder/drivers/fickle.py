@@ -87,6 +87,11 @@ def _modes() -> tuple[type, type]:
                 with self:
                     return attention(*args, **kwargs)
             product = PRODUCTS.get(name.removesuffix("_"))
+            if product is None and torch.is_inference_mode_enabled():  # there a matmul comes whole, and not as mm
+                with self:
+                    made = func.decompose(*args, **kwargs)
+                if made is not NotImplemented:
+                    return made
             if product is None:
                 return func(*args, **kwargs)
             given = args
