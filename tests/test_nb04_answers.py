@@ -77,6 +77,11 @@ WRONG = {
           | return torch.from_numpy(x.double().numpy() @ w.double().numpy()).to(x.dtype)
         no matrix product of torch's was seen
 
+        plain_in_inference_mode
+          | with torch.inference_mode():
+          |     return x @ w
+        their bits depend on the cut
+
         float32_pad_in_parts
           | parts = []
           | for part in x.split(tile):
@@ -273,6 +278,13 @@ RIGHT = {
           |     out[i] = (padded @ w)[(start + i) % tile].float().numpy()
           | return torch.from_numpy(out).to(x.dtype)
         Only the output is NumPy's.
+
+        inference_mode
+          | with torch.inference_mode():
+          |     before = start % tile
+          |     padded = torch.nn.functional.pad(x, (0, 0, before, -(before + len(x)) % tile))
+          |     return torch.cat([part @ w for part in padded.split(tile)])[before : before + len(x)]
+        Without gradients.
 
         module
           | layer = torch.nn.Linear(*w.shape, bias=False, dtype=x.dtype)

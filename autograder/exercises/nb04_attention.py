@@ -39,7 +39,7 @@ def sloping(rng: np.random.Generator, tokens: int, level: float, slope: float) -
     """q, k, v whose scores are about level + slope * key. They are exact in float32, however large level is."""
     q, k, v = (rng.standard_normal((tokens, 16)) for _ in range(3))
     q, k = np.round(q * 8) / 8, np.round(k * 8) / 8
-    q[:, 0], k[:, 0] = math.sqrt(16), level + slope * np.arange(tokens)
+    q[:, 0], k[:, 0] = 4, level + slope * np.arange(tokens)  # a score is divided by sqrt(16)
     return [x.astype(np.float32) for x in (q, k, v)]
 
 
