@@ -6,6 +6,7 @@ of its notebook. The copy has all of these anew. (Graded answers run apart in pr
 
 from __future__ import annotations
 
+import collections
 import copy
 import functools
 import types
@@ -15,7 +16,7 @@ import numpy as np
 
 from autograder.ours import is_theirs, names_in
 
-_HOLDERS = (list, dict, set, bytearray, np.ndarray)
+_HOLDERS = (list, dict, set, bytearray, np.ndarray, collections.deque, types.SimpleNamespace)
 
 
 def fresh(answer: Any) -> Any:
@@ -53,7 +54,7 @@ def _fresh(value: Any, made: dict[int, Any]) -> Any:
         new = made[id(value)] = copy.copy(value)
         new.__class__ = _fresh(type(value), made)
         vars(new).update({key: _fresh(part, made) for key, part in vars(value).items()})
-    elif isinstance(value, _HOLDERS):
+    elif isinstance(value, _HOLDERS) or (_of_torch(value) and hasattr(value, "detach")):
         try:
             made[id(value)] = copy.deepcopy(value)
         except Exception:  # it holds something that has no copy
@@ -61,6 +62,10 @@ def _fresh(value: Any, made: dict[int, Any]) -> Any:
     else:
         return value
     return made[id(value)]
+
+
+def _of_torch(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "torch"
 
 
 def _function(function: types.FunctionType, made: dict[int, Any]) -> types.FunctionType:

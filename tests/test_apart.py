@@ -75,6 +75,18 @@ def once():
 def answer(x):
     n.append(0)
     return len(n) * once()
+# deque
+from collections import deque
+n = deque()
+def answer(x):
+    n.append(x)
+    return len(n)
+# namespace
+from types import SimpleNamespace
+m = SimpleNamespace(n=0)
+def answer(x):
+    m.n += 1
+    return m.n
 # partial
 import functools
 def counts(seen, x):
