@@ -38,12 +38,15 @@ def _fresh(value: Any, made: dict[int, Any]) -> Any:
         wrapper = functools.lru_cache(**value.cache_parameters())
         made[id(value)] = wrapper(_fresh(value.__wrapped__, made))
     elif isinstance(value, type) and is_theirs(value):
-        parts = {k: v for k, v in vars(value).items() if k not in ("__dict__", "__weakref__")}
+        own = ("__dict__", "__weakref__", "__slots__")  # made with the class, as is the descriptor of each slot
+        parts = {k: v for k, v in vars(value).items() if k not in own and not isinstance(v, types.MemberDescriptorType)}
+        slots = {key: vars(value)[key] for key in own[2:] if key in vars(value)}
         try:
-            new = made[id(value)] = type(value)(value.__name__, value.__bases__, {})
+            bases = tuple(_fresh(base, made) for base in value.__bases__)
+            new = made[id(value)] = type(value)(value.__name__, bases, slots)
             for name, part in parts.items():
                 setattr(new, name, _fresh(part, made))
-        except Exception:  # slots, or a metaclass of its own: then the class itself
+        except Exception:  # a metaclass of its own: then the class itself
             made[id(value)] = value
     elif isinstance(value, (staticmethod, classmethod)):
         made[id(value)] = type(value)(_fresh(value.__func__, made))
