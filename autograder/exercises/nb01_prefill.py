@@ -16,7 +16,7 @@ from autograder.plain import array_of
 from course_lib.prefill import KVSnapshot, one_pass
 
 SOLUTION = "course_lib.lessons.nb01_divisible:prefill"
-FORM = [([int], object, [(object, object)])]  # of each prompt: chunks that ran, logits, each layer's keys and values
+FORM = ([([int], object, [(object, object)])], bool)  # of each prompt: chunks that ran, logits, each layer's K and V
 
 
 def prompts(seed: int) -> Iterator[list[tuple[tuple[int, ...], tuple[int, ...]]]]:
@@ -28,12 +28,12 @@ def prompts(seed: int) -> Iterator[list[tuple[tuple[int, ...], tuple[int, ...]]]
     length = int(rng.integers(13, 19))
     ids, middle = kv.prompt(rng, length), length // 2
     other = (*ids[: middle - 1], ids[middle], ids[middle - 1], *ids[middle + 1 :])
-    ragged = [kv.ragged(rng, length, parts) for parts in (3, 4, 5, 2)]
+    three, four, five = (kv.ragged(rng, length, parts) for parts in (3, 4, 5))
     yield [(ids[:7], (3, 1, 3))]
-    yield [(ids, ragged[0]), (other, ragged[1])]
-    yield [(ids, (1, length - 1)), (other, ragged[2])]
+    yield [(ids, three), (other, three)]
+    yield [(ids, (1, length - 1)), (other, five)]
     yield [(ids, (length,)), (other, (length - 2, 1, 1))]
-    yield [(ids, ragged[3]), (other[:8], (1,) * 8)]
+    yield [(ids, four), (other[:8], (1,) * 8)]
     yield [(ids[:1], (1,)), (ids[:9], (3, 3, 3))]
 
 
@@ -91,15 +91,15 @@ def logits_trouble(ids: list[int], sizes: list[int], ran: tuple, logits: object,
 
 def group(name: str, trouble: Callable, count: str) -> Group:
     def wrong_with(call: Call, value: tuple) -> str | None:
-        (jobs,) = call.args
-        if len(value) != len(jobs):
+        (jobs,), (results, kept) = call.args, value
+        if len(results) != len(jobs):
             return f"{call.label}: what came back could not be read."
-        for place, ((ids, sizes), result) in enumerate(zip(jobs, value)):
+        for place, ((ids, sizes), result) in enumerate(zip(jobs, results)):
             what = trouble(ids, sizes, *result)
             if what:
                 behind = " The prompt before it was right." if place else ""
                 return f"prefill of {words(ids, sizes)}: {what}.{behind}"
-        return None
+        return None if kept else f"{call.label}: the second call changed the cache that the first one returned."
 
     def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
         cuts = sum(len(call.args[0]) for call in calls)

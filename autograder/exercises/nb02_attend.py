@@ -7,10 +7,11 @@ import math
 import numpy as np
 
 from autograder.compare import first_far_index, first_trouble, keeps_bits, same_floats, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
+from autograder.exercise import Call, Group, Outcome, Verdict
 from autograder.exercises.nb02_mask import causal
-from autograder.kept import known_mistakes
+from autograder.kit import exercise
 
+SOLUTION = "course_lib.attention.reference:attend"
 AXES = "a row for each query, a column for each of head_dim"
 ROUNDING = (
     "A plain matrix product or sum does this: how many rows and keys there are decides in which order it adds, and "
@@ -27,9 +28,7 @@ def oracle(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray) -> np.
 
 
 def _call(q, k, v, mask, **facts) -> Call:
-    shapes = ", ".join(
-        f"{name} {list(x.shape)}" for name, x in zip(("q", "k", "v", "mask"), (q, k, v, mask), strict=True)
-    )
+    shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in (("q", q), ("k", k), ("v", v), ("mask", mask)))
     return Call((q, k, v, mask), f"attend({shapes})", facts)
 
 
@@ -40,26 +39,33 @@ def _vectors(rng: np.random.Generator, tokens: int, head_dim: int, scale: float 
 
 
 def logic_cases(seed: int) -> list[Call]:
-    """Chunks of several lengths and caches, a decode, a mask that is not causal, and scores beyond float32's exp."""
+    """Chunks behind caches of several lengths, a decode, one token alone, scores beyond float32's exp, all below -200.
+
+    Then a mask that is not causal, and the same call with other queries, keys, values and mask in turn.
+    """
     rng = np.random.default_rng(seed)
     calls = []
     for chunk_len, cached_len, head_dim, scale in (
         (3, 5, 16, 1.0),
         (1, 12, 8, 1.0),
+        (1, 0, 8, 1.0),
         (7, 0, 16, 1.0),
         (5, 20, 32, 1.0),
         (6, 4, 16, 60.0),
     ):
-        chunk_len, cached_len = (
-            chunk_len + int(rng.integers(0, 3)) * (chunk_len > 1),
-            cached_len + int(rng.integers(0, 3)),
-        )
+        chunk_len += int(rng.integers(0, 3)) * (chunk_len > 1)
+        cached_len += int(rng.integers(0, 3)) * (cached_len > 0)
         q, k, v = _vectors(rng, chunk_len + cached_len, head_dim, scale)
         calls.append(_call(q[cached_len:], k, v, causal(chunk_len, cached_len)))
-    q, k, v = _vectors(rng, 9, 16)
-    scattered = rng.random((4, 9)) < 0.5
-    scattered[np.arange(4), rng.integers(0, 9, 4)] = True  # every query sees some key
-    return [*calls, _call(q[:4], k, v, scattered)]
+    low = (8 + rng.standard_normal((9, 16)) / 4).astype(np.float32)
+    calls.append(_call(np.full((4, 16), -8, np.float32), low, v[:9, :16], causal(4, 5)))
+    first, other = ([x[:4] if place == 0 else x for place, x in enumerate(_vectors(rng, 9, 16))] for _ in range(2))
+    masks = [rng.random((4, 9)) < 0.5 for _ in range(2)]
+    for mask in masks:
+        mask[np.arange(4), rng.integers(0, 9, 4)] = True  # every query sees some key
+    first, other = [*first, masks[0]], [*other, masks[1]]
+    calls.append(_call(*first))
+    return calls + [_call(*first[:i], other[i], *first[i + 1 :]) for i in range(4)]
 
 
 def _logic(call: Call, got: np.ndarray) -> str | None:
@@ -69,13 +75,16 @@ def _logic(call: Call, got: np.ndarray) -> str | None:
         return shape or f"{call.label} has dtype {got.dtype}, wanted float32."
     at = first_far_index(got, wanted)
     if at is None:
-        return None
-    nan = (
-        " NaN comes from exp of a number that is too large, or from a row in which no key is left."
-        if np.isnan(got[at])
-        else ""
-    )
-    return f"{call.label}: row {at[0]}, column {at[1]} is {got[at]:.4g}, it should be {wanted[at]:.4g}.{nan}"
+        return None if got.dtype == np.float32 else f"{call.label} has dtype {got.dtype}, wanted float32."
+    nan = " NaN comes from exp of a number that is too large, or from a row in which no key is left."
+    what = f"{call.label}: row {at[0]}, column {at[1]} is {got[at]:.4g}, it should be {wanted[at]:.4g}."
+    return what + nan * bool(np.isnan(got[at]))
+
+
+def same(a: Outcome, b: Outcome) -> bool:
+    """Close numbers of the same dtype, or the same error."""
+    dtypes = [getattr(getattr(outcome, "value", None), "dtype", None) for outcome in (a, b)]
+    return same_floats(a, b) and dtypes[0] == dtypes[1]
 
 
 def judge_logic(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
@@ -89,25 +98,14 @@ def bits_cases(seed: int) -> list[Call]:
     computing in float64 and rounding at the end does not hide in which order the sums were added.
     """
     rng = np.random.default_rng(seed)
-    tokens, calls = 96, []
+    tokens, hit = 96, int(rng.integers(20, 60))
     q, k, v = _vectors(rng, tokens, 64)
     v = halfway(q[40], k[:41], v)
-    calls.append(_call(q, k, v, causal(tokens, 0), rows=(0, tokens)))
-    hit = int(rng.integers(20, 60))
-    for start, stop in (
-        (0, 1),
-        (40, 41),
-        (0, 2),
-        (2, 5),
-        (5, 12),
-        (12, 43),
-        (43, 96),
-        (hit, hit + 3),
-        (hit, 96),
-        (95, 96),
-    ):
-        calls.append(_call(q[start:stop], k[:stop], v[:stop], causal(stop - start, start), rows=(start, stop)))
-    return calls
+    chunks = [(0, tokens), (0, 1), (40, 41), (0, 2), (2, 5), (5, 12), (12, 43), (43, 96)]
+    return [
+        _call(q[start:stop], k[:stop], v[:stop], causal(stop - start, start), rows=(start, stop))
+        for start, stop in (*chunks, (hit, hit + 3), (hit, 96), (95, 96))
+    ]
 
 
 def halfway(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -136,8 +134,6 @@ def judge_bits(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     """Passed if the values are right and each chunk's rows equal those of the answer's own one pass in every bit."""
     return keeps_bits(calls, outcomes, _logic, lambda row: f"the query at position {row}", ROUNDING)
 
-
-SOLUTION = "course_lib.attention.reference:attend"
 
 MISTAKES = f"""
     no_scale
@@ -179,9 +175,20 @@ MISTAKES = f"""
       scores - scores.max(axis=-1, keepdims=True)  ->  scores
     The row's maximum is not subtracted before exp. Weights then grow beyond 1, and overflow when scores are large.
 
+    maximum_from_zero
+      scores.max(axis=-1, keepdims=True)  ->  scores.max(axis=-1, keepdims=True, initial=0)
+    The maximum of a row is never below 0 here, whatever its scores are. When all scores of a row are far below 0, every
+    weight becomes 0. Begin with minus infinity, or with the row's first score.
+    alike: 0.9
+
     no_normalisation
       exact.weighted_mean(weights, v)  ->  exact.matmul(weights.astype(np.float32), v)
     The weights are not divided by their sum: a query that sees more keys gets a longer vector.
+
+    float64_result
+      exact.weighted_mean(weights, v)  ->  (weights @ v) / weights.sum(axis=-1, keepdims=True)
+    The numbers are right, and the result is float64. np.sqrt and exact.exp give float64, and all that is computed with
+    them is float64 again. The cache and the next layer are float32: exact.weighted_mean gives the dtype of the values.
 
     float64_rounded
       | q, k, v = (x.astype(np.float64) for x in (q, k, v))
@@ -213,12 +220,11 @@ MISTAKES = f"""
     {ROUNDING}
 """
 
-EXERCISE = Exercise(
-    name="attend",
-    groups=(Group("logic", logic_cases, judge_logic), Group("bits", bits_cases, judge_bits)),
-    same=same_floats,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[Group("logic", logic_cases, judge_logic), Group("bits", bits_cases, judge_bits, apart=True)],
+    mistakes=MISTAKES,
     reread="Reread notebook 02, section 4.",
     imports="import numpy as np\nfrom course_lib.arithmetic import exact",
-    solution=SOLUTION,
+    same=same,
 )

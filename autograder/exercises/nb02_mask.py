@@ -22,7 +22,7 @@ def causal(chunk_len: int, cached_len: int) -> np.ndarray:
 
 
 def chunks(seed: int) -> Iterator[tuple[int, int]]:
-    """First chunks, decodes, a long chunk, one behind a long cache; chunks that end where a block ends or straddle it."""
+    """First chunks, decodes, long chunks and caches; chunks that end where a block ends, or straddle its end."""
     draw = draws(seed)
     yield from ((3, 5), (1, 0), (1, draw(2, 60)), (draw(2, 40), 0), (draw(2, 16), 1), (16, 16 * draw(2, 5)))
     first = draw(2, 15)
