@@ -24,7 +24,7 @@ def causal(chunk_len: int, cached_len: int) -> np.ndarray:
 def chunks(seed: int) -> Iterator[tuple[int, int]]:
     """First chunks, decodes, long chunks and caches; chunks that end where a block ends, or straddle its end."""
     draw = draws(seed)
-    yield from ((3, 5), (1, 0), (1, draw(2, 60)), (draw(2, 40), 0), (draw(2, 16), 1), (16, 16 * draw(2, 5)))
+    yield from ((3, 5), (5, 3), (1, 0), (1, draw(2, 60)), (draw(2, 40), 0), (draw(2, 16), 1), (16, 16 * draw(2, 5)))
     first = draw(2, 15)
     yield from ((first, 16 - first), (16, draw(1, 16)), (draw(2, 20), draw(300, 400)), (draw(270, 300), 3))
     for _ in range(4):
