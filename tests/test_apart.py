@@ -19,6 +19,10 @@ REMEMBERS = {
     "class": "class Memo:\n    n = 0\n\ndef answer(x):\n    Memo.n += 1\n    return Memo.n",
     "cache": "import functools\nn = []\n@functools.lru_cache\ndef once():\n    n.append(1)\n    return len(n)\ndef answer(x):\n    n.append(0)\n    return len(n) * once()",
     "partial": "import functools\ndef counts(seen, x):\n    seen.append(x)\n    return len(seen)\nanswer = functools.partial(counts, [])",
+    "base class": "class Base:\n    n = 0\nclass Memo(Base):\n    pass\n\ndef answer(x):\n    Base.n += 1\n    return Memo.n",
+    "object of a library": "import types\nmemo = types.SimpleNamespace(n=0)\ndef answer(x):\n    memo.n += 1\n    return memo.n",
+    "object with slots": "class Memo:\n    __slots__ = ('n',)\nmemo = Memo()\nmemo.n = 0\ndef answer(x):\n    memo.n += 1\n    return memo.n",
+    "deque": "import collections\nseen = collections.deque()\ndef answer(x):\n    seen.append(x)\n    return len(seen)",
     "method": "class Memo:\n    def __init__(self):\n        self.n = 0\n    def go(self, x):\n        self.n += 1\n        return self.n\nanswer = Memo().go",
 }
 
@@ -59,6 +63,22 @@ def answer(x, *, more=1):
     answer = defined(source)
     assert fresh(answer)(4) == answer(4) == [8, True, 1]
     assert fresh(functools.partial(answer, more=5))(3) == [6, False, 5]
+
+
+def test_a_class_with_slots_has_a_copy_that_works():
+    source = """
+import dataclasses
+@dataclasses.dataclass(slots=True)
+class Box:
+    size: int
+    things: list = dataclasses.field(default_factory=list)
+    def put(self, thing):
+        self.things.append(thing)
+        return len(self.things) <= self.size
+answer = Box
+"""
+    box = fresh(defined(source))(1)
+    assert box.put("a") and not box.put("b")
 
 
 def test_what_a_library_made_is_not_copied():

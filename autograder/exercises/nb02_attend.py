@@ -33,40 +33,38 @@ def _call(q, k, v, mask, **facts) -> Call:
     return Call((q, k, v, mask), f"attend({shapes})", facts)
 
 
-def _vectors(rng: np.random.Generator, tokens: int, head_dim: int, scale: float = 1.0) -> list[np.ndarray]:
+def _vectors(rng: np.random.Generator, tokens: int, head_dim: int) -> list[np.ndarray]:
     """q, k, v whose scale differs from token to token, so that every row has another largest score."""
     q, k, v = (rng.standard_normal((tokens, head_dim)).astype(np.float32) for _ in range(3))
-    return [q * np.float32(scale) * rng.uniform(0.3, 2.0, (tokens, 1)).astype(np.float32), k, v]
+    return [q * rng.uniform(0.3, 2.0, (tokens, 1)).astype(np.float32), k, v]
 
 
 def logic_cases(seed: int) -> list[Call]:
-    """Chunks behind caches of several lengths, a decode, one token alone, scores beyond float32's exp, all below -200.
+    """Chunks behind caches of several lengths, a decode, one token alone; scores far below 0, and far above.
 
     Then a mask that is not causal, and the same call with other queries, keys, values and mask in turn.
     """
     rng = np.random.default_rng(seed)
     calls = []
-    for chunk_len, cached_len, head_dim, scale in (
-        (3, 5, 16, 1.0),
-        (1, 12, 64, 1.0),
-        (1, 0, 32, 1.0),
-        (7, 0, 16, 1.0),
-        (5, 20, 32, 1.0),
-        (6, 4, 16, 60.0),
-    ):
+    for chunk_len, cached_len, head_dim in ((3, 5, 16), (1, 12, 64), (1, 0, 32), (7, 0, 16), (5, 20, 32), (6, 4, 16)):
         chunk_len += int(rng.integers(0, 3)) * (chunk_len > 1)
         cached_len += int(rng.integers(0, 3)) * (cached_len > 0)
-        q, k, v = _vectors(rng, chunk_len + cached_len, head_dim, scale)
+        q, k, v = _vectors(rng, chunk_len + cached_len, head_dim)
         calls.append(_call(q[cached_len:], k, v, causal(chunk_len, cached_len)))
-    low = (8 + rng.standard_normal((9, 16)) / 4).astype(np.float32)
-    calls.append(_call(np.full((4, 16), -8, np.float32), low, v[:9, :16], causal(4, 5)))
-    first, other = ([x[:4] if place == 0 else x for place, x in enumerate(_vectors(rng, 9, 16))] for _ in range(2))
-    masks = [rng.random((4, 9)) < 0.5 for _ in range(2)]
-    for mask in masks:
-        mask[np.arange(4), rng.integers(0, 9, 4)] = True  # every query sees some key
-    first, other = [*first, masks[0]], [*other, masks[1]]
+    low, steep, q = ((rng.standard_normal((n, 16)) / 4).astype(np.float32) for n in (9, 9, 4))
+    calls.append(_call(np.full((4, 16), -8, np.float32), low + 8, v[:9], causal(4, 5)))
+    steep[:, 0], q[:, 0] = range(8, 17), (4, 60, 2, 30)  # scores up to 240, the largest of them hidden
+    calls.append(_call(q, steep, v[:9], causal(4, 5)))
+    first, other = _scattered(rng), _scattered(rng)
     calls.append(_call(*first))
     return calls + [_call(*first[:i], other[i], *first[i + 1 :]) for i in range(4)]
+
+
+def _scattered(rng: np.random.Generator) -> list[np.ndarray]:
+    q, k, v = _vectors(rng, 9, 16)
+    mask = rng.random((4, 9)) < 0.5
+    mask[np.arange(4), rng.integers(0, 9, 4)] = True  # every query sees some key
+    return [q[:4], k, v, mask]
 
 
 def _logic(call: Call, got: np.ndarray) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -59,8 +60,10 @@ def _keys(n: int) -> str:
 
 
 def kv_cases(seed: int) -> list[Call]:
-    """A call for each chunk of three prompts."""
-    chunks = [(cut, take, cut.hit + computed) for cut in kv.three_cuts(seed) for computed, take in cut.chunks()]
+    """A call for each chunk of three prompts, the last of them cut in two ways."""
+    cuts = kv.three_cuts(seed)
+    cuts.append(replace(cuts[-1], sizes=(2 * kv.BLOCK, len(cuts[-1].ids) - 2 * kv.BLOCK)))
+    chunks = [(cut, take, cut.hit + computed) for cut in cuts for computed, take in cut.chunks()]
     return [Call((take, cached), label(take, cached), {"cut": cut}) for cut, take, cached in chunks]
 
 
