@@ -165,8 +165,8 @@ class Exercise:
     def compile(self, source: str) -> Callable:
         """The function or class that `source` (one of the kept answers) defines, in a new namespace."""
         namespace: dict[str, Any] = {"__name__": f"kept answer to {self.name}"}
-        for text, what in ((self.imports, "imports of"), (source, "kept answer to")):
-            exec(compile(text, f"<{what} {self.name}>", "exec", dont_inherit=True), namespace)
+        exec(compile(self.imports, f"<imports of {self.name}>", "exec"), namespace)
+        exec(compile(source, f"<kept answer to {self.name}>", "exec"), namespace)
         return namespace[self.name]
 
     def wrong_answer(self, name: str) -> WrongAnswer:

@@ -244,10 +244,17 @@ def test_a_fixed_number_of_rows_is_named_whatever_the_number_is():
 # Wrong answers from outside: each must lose points on every seed
 
 
+def in_a_cell(exercise, source):
+    """What a notebook's cell with this text defines; its annotations are evaluated."""
+    namespace = {"__name__": "a notebook"}
+    exec(exercise.imports + "\n" + source, namespace)
+    return namespace[exercise.name]
+
+
 def loses(exercise, source):
     """Whether a group fails, on each of two seeds."""
     return all(
-        any(not evaluate(exercise, group, exercise.compile(source), seed).passed for group in exercise.groups)
+        any(not evaluate(exercise, group, in_a_cell(exercise, source), seed).passed for group in exercise.groups)
         for seed in (check.PUBLIC_SEED, 0)
     )
 
@@ -454,10 +461,10 @@ HONEST_CACHES = {
 
 @pytest.mark.parametrize("name", HONEST_CACHES)
 def test_an_honest_cache_of_unusual_form_passes_and_serves_a_prefill(name):
-    answer = CACHE.compile(HONEST_CACHES[name])
+    answer = in_a_cell(CACHE, HONEST_CACHES[name])
     for seed in (check.PUBLIC_SEED, 0):
         assert [v.message for v in verdicts(CACHE, answer, seed)] == ["", ""]
-    fn = PREFILL.compile(HONEST_CACHES[name] + "\n" + RIGHT)
+    fn = in_a_cell(PREFILL, HONEST_CACHES[name] + "\n" + RIGHT)
     assert [v.message for v in verdicts(PREFILL, fn)] == ["", ""]
 
 
