@@ -117,7 +117,7 @@ def halfway(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     scores = np.array([math.fsum(q * key) for key in k]) / math.sqrt(len(q))
     weights = np.exp(scores - scores.max())
     weights /= math.fsum(weights)
-    by_weight = np.argsort(weights)
+    by_weight = 1 + np.argsort(weights[1:])  # key 0 stays as it is: the first query sees no other
     coarse, fine, finest = by_weight[len(k) // 2], by_weight[len(k) // 4], by_weight[0]
     v = v.copy()
     v[[fine, finest]] = 0  # a small weight times a small value: steps far below what float64 resolves
