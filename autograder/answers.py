@@ -15,7 +15,7 @@ from autograder.apart import fresh
 from autograder.drivers import called
 from autograder.drivers.lines import line_of
 from autograder.exercise import Call, Callback, Outcome, Raised, Returned
-from autograder.plain import plain, short
+from autograder.plain import Other, equal, plain, short
 
 MAX_PRINTED = 2_000  # characters kept of what an answer prints
 MAX_TEXT = 300  # characters kept of an error message
@@ -41,14 +41,18 @@ class InProcess:
         KeyboardInterrupt passes through.
         """
         answers = [fresh(self.answer) for _ in calls] if apart else [self.answer] * len(calls)
-        return [self._one(answer, call) for answer, call in zip(answers, calls, strict=True)]
+        given: list[Any] = []  # what the answer itself returned
+        outcomes = [self._one(answer, call, given) for answer, call in zip(answers, calls, strict=True)]
+        return outcomes if self.driver else list(map(_unless_changed, outcomes, given))
 
-    def _one(self, answer: Callable, call: Call) -> Outcome:
+    def _one(self, answer: Callable, call: Call, given: list[Any]) -> Outcome:
         asked: list[tuple] = []
         args = [self._argument(arg, asked) for arg in call.args]
+        given.append(None)
         with _captured() as printed:
             try:
-                value = plain(self.driver(answer, *args) if self.driver else called(answer, *args))
+                given[-1] = self.driver(answer, *args) if self.driver else called(answer, *args)
+                value = plain(given[-1])
             except (Exception, SystemExit) as error:
                 kind, text = type(error).__name__, _said(error)
                 return Raised(kind, text, line_of(error), printed(), tuple(asked))
@@ -59,6 +63,13 @@ class InProcess:
         if isinstance(value, Callback):
             return _handle(self.callbacks[value.name](value), value.name, asked)
         return copy.deepcopy(value)
+
+
+def _unless_changed(outcome: Outcome, given: Any) -> Outcome:
+    """The outcome, unless what the answer returned is another now: a later call has written into it."""
+    if isinstance(outcome, Raised) or isinstance(outcome.value, Other) or equal(plain(given), outcome.value):
+        return outcome
+    return Raised("ResultChanged", "what it returned is another after a later call", "", outcome.printed, outcome.asked)
 
 
 def _handle(function: Callable, name: str, asked: list[tuple]) -> Callable:
