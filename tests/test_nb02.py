@@ -82,7 +82,7 @@ def test_a_wrong_mask_from_outside_loses_points_on_every_seed(name):
 
 def test_a_mask_that_a_later_call_changes_is_told_so():
     values, _ = verdicts(MASK, WRONG_MASKS["one_buffer_for_all_masks"])
-    assert "what it returned is another after a later call" in values.message
+    assert "what an earlier call returned is another after this one" in values.message
 
 
 @pytest.mark.parametrize(
