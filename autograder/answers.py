@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from autograder.apart import fresh
-from autograder.drivers import called
+from autograder.drivers import ResultChanged, called
 from autograder.drivers.lines import line_of
 from autograder.exercise import Call, Callback, Outcome, Raised, Returned
-from autograder.plain import plain, short
+from autograder.plain import Other, equal, plain, short
 
 MAX_PRINTED = 2_000  # characters kept of what an answer prints
 MAX_TEXT = 300  # characters kept of an error message
@@ -31,6 +31,7 @@ class InProcess:
         callbacks: Mapping[str, Callable[[Callback], Callable]] | None = None,
     ):
         self.answer, self.driver, self.callbacks = answer, driver, callbacks or {}
+        self.returned: list[tuple[Any, Any]] = []  # the first result and the last one, each with what it was then
 
     def run(self, calls: Sequence[Call], *, apart: bool = False) -> list[Outcome]:
         """The outcome of answer(*args), or driver(answer, *args), for each call, on copies of the arguments.
@@ -40,19 +41,30 @@ class InProcess:
         Nothing that the answer prints or warns reaches the screen: the first characters are kept in the outcome.
         KeyboardInterrupt passes through.
         """
-        answers = [fresh(self.answer) for _ in calls] if apart else [self.answer] * len(calls)
-        return [self._one(answer, call) for answer, call in zip(answers, calls, strict=True)]
+        if apart:
+            return [InProcess(fresh(self.answer), self.driver, self.callbacks)._one(call) for call in calls]
+        return [self._one(call) for call in calls]
 
-    def _one(self, answer: Callable, call: Call) -> Outcome:
+    def _one(self, call: Call) -> Outcome:
         asked: list[tuple] = []
         args = [self._argument(arg, asked) for arg in call.args]
         with _captured() as printed:
             try:
-                value = plain(self.driver(answer, *args) if self.driver else called(answer, *args))
+                given = self.driver(self.answer, *args) if self.driver else called(self.answer, *args)
+                value = plain(given)
+                if self.driver is None:
+                    self._expect_unchanged(given, value)
             except (Exception, SystemExit) as error:
                 kind, text = type(error).__name__, _said(error)
                 return Raised(kind, text, line_of(error), printed(), tuple(asked))
         return Returned(value, printed(), tuple(asked))
+
+    def _expect_unchanged(self, given: Any, value: Any) -> None:
+        """Raise ResultChanged if this call has written into what the first call or the last one returned."""
+        for earlier, then in self.returned:
+            if not isinstance(then, Other) and not equal(plain(earlier), then):
+                raise ResultChanged("what an earlier call returned is another after this one")
+        self.returned[1:] = [(given, value)]
 
     def _argument(self, value: Any, asked: list[tuple]) -> Any:
         """A copy, so that an answer that writes into its arguments spoils no other call; a Callback made callable."""

@@ -1,11 +1,12 @@
 """A copy of an answer that shares no state with it, so that calls can run apart from each other in one process.
 
-What an answer remembers between calls lives in its closure, its defaults, its attributes, or in lists, dicts and arrays
-of its notebook. The copy has all of these anew. (Graded answers run apart in processes of their own.)
+What an answer remembers between calls lives in its closure, its defaults, its attributes, or in lists, dicts, arrays
+and objects of its notebook. The copy has all of these anew. (Graded answers run apart in processes of their own.)
 """
 
 from __future__ import annotations
 
+import collections
 import copy
 import functools
 import types
@@ -15,7 +16,7 @@ import numpy as np
 
 from autograder.ours import is_theirs, names_in
 
-_HOLDERS = (list, dict, set, bytearray, np.ndarray)
+_HOLDERS = (list, dict, set, bytearray, collections.deque, np.ndarray)
 
 
 def fresh(answer: Any) -> Any:
@@ -38,12 +39,15 @@ def _fresh(value: Any, made: dict[int, Any]) -> Any:
         wrapper = functools.lru_cache(**value.cache_parameters())
         made[id(value)] = wrapper(_fresh(value.__wrapped__, made))
     elif isinstance(value, type) and is_theirs(value):
-        parts = {k: v for k, v in vars(value).items() if k not in ("__dict__", "__weakref__")}
+        own = ("__dict__", "__weakref__", "__slots__")  # made with the class, as is the descriptor of each slot
+        parts = {k: v for k, v in vars(value).items() if k not in own and not isinstance(v, types.MemberDescriptorType)}
+        slots = {key: vars(value)[key] for key in own[2:] if key in vars(value)}
         try:
-            new = made[id(value)] = type(value)(value.__name__, value.__bases__, {})
+            bases = tuple(_fresh(base, made) for base in value.__bases__)
+            new = made[id(value)] = type(value)(value.__name__, bases, slots)
             for name, part in parts.items():
                 setattr(new, name, _fresh(part, made))
-        except Exception:  # slots, or a metaclass of its own: then the class itself
+        except Exception:  # a metaclass of its own: then the class itself
             made[id(value)] = value
     elif isinstance(value, (staticmethod, classmethod)):
         made[id(value)] = type(value)(_fresh(value.__func__, made))
@@ -53,7 +57,7 @@ def _fresh(value: Any, made: dict[int, Any]) -> Any:
         new = made[id(value)] = copy.copy(value)
         new.__class__ = _fresh(type(value), made)
         vars(new).update({key: _fresh(part, made) for key, part in vars(value).items()})
-    elif isinstance(value, _HOLDERS):
+    elif isinstance(value, _HOLDERS) or _is_object(value):
         try:
             made[id(value)] = copy.deepcopy(value)
         except Exception:  # it holds something that has no copy
@@ -61,6 +65,13 @@ def _fresh(value: Any, made: dict[int, Any]) -> Any:
     else:
         return value
     return made[id(value)]
+
+
+def _is_object(value: Any) -> bool:
+    """Whether it is an object with attributes or slots that may remember something."""
+    if isinstance(value, (type, types.ModuleType)) or callable(value):
+        return False
+    return hasattr(value, "__dict__") or is_theirs(type(value))
 
 
 def _function(function: types.FunctionType, made: dict[int, Any]) -> types.FunctionType:

@@ -88,7 +88,7 @@ def named(
 
 def replay(exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Sequence[Outcome]) -> list[WrongAnswer]:
     """The known mistakes that do the same as `outcomes` in every call."""
-    numbers = sum(o.value.size for o in outcomes if isinstance(o, Returned) and isinstance(o.value, np.ndarray))
+    numbers = sum(x.size for o in outcomes if isinstance(o, Returned) for x in _arrays(o.value))
     found = []
     for wrong in exercise.wrong_answers:
         answer, unequal = InProcess(exercise.compile(wrong.source), exercise.driver, exercise.callbacks), 0
@@ -96,14 +96,27 @@ def replay(exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Se
             theirs = read(answer.run([call], apart=group.apart)[0], group.form)
             if theirs is None or not exercise.same(outcome, theirs):
                 break  # not this mistake; most differ at the first call
-            if wrong.alike and isinstance(outcome, Returned) and isinstance(outcome.value, np.ndarray):
-                unequal += int((outcome.value != theirs.value).sum())
+            if wrong.alike and isinstance(outcome, Returned):
+                unequal += _unequal(outcome.value, theirs.value)
                 if unequal > (1 - wrong.alike) * numbers:
                     break  # not this mistake, whatever the remaining calls return
         else:  # no call ruled it out
             found.append(wrong)
     closest = max((wrong.alike for wrong in found), default=0)
     return [wrong for wrong in found if wrong.alike == closest]
+
+
+def _arrays(value: Any) -> list[np.ndarray]:
+    """The arrays in plain data, in order."""
+    if isinstance(value, tuple):
+        return [array for part in value for array in _arrays(part)]
+    return [value] if isinstance(value, np.ndarray) else []
+
+
+def _unequal(mine: Any, theirs: Any) -> int:
+    """How many numbers in the arrays of plain data differ; NaN equals NaN."""
+    pairs = zip(_arrays(mine), _arrays(theirs))
+    return sum(int(((x != y) & ~((x != x) & (y != y))).sum()) if x.shape == y.shape else x.size for x, y in pairs)
 
 
 def _is_stub(outcome: Raised) -> bool:

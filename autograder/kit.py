@@ -47,8 +47,8 @@ def found(name: str) -> Any:
 def values(
     name: str,
     solution: str,
-    arguments: Callable[[int], Iterable[tuple]],
-    label: Callable[..., str],
+    arguments: Callable[[int], Iterable[tuple | Call]],
+    label: Callable[..., str] | None = None,
     trouble: Callable[[Call, Any, Any], str | None] | None = None,
     *,
     count: str = "cases",
@@ -57,14 +57,14 @@ def values(
 ) -> Group:
     """A group of one-way calls, in which the solution's own results are the right ones.
 
-    arguments   from a seed, the arguments of each call
+    arguments   from a seed, the arguments of each call; or whole Calls, whose labels say more than arguments do
     label       how a message writes a call with these arguments
     trouble     trouble(call, got, wanted): what is wrong with a value, in a sentence, or None. Without it the first
                 element that is not equal is named
     """
 
     def cases(seed: int) -> list[Call]:
-        return [Call(tuple(args), label(*args)) for args in arguments(seed)]
+        return [args if isinstance(args, Call) else Call(tuple(args), label(*args)) for args in arguments(seed)]
 
     def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
         right = InProcess(found(solution), driver).run(calls)

@@ -206,8 +206,8 @@ print("key of token 3 in layer 1:", stores[1][3])
 # include course_lib.lessons.nb01_divisible:KVCache
 
 # %% [markdown] id="cache-check-text"
-# The first check fills the caches of two requests in turn and views them after each append. In the second the caller
-# overwrites its arrays after each append.
+# The first check fills the caches of three requests in turn, some with thousands of tokens, and views them after each
+# append. In the second the caller overwrites its arrays after each append.
 
 # %% id="cache-check-views" check="KVCache" group="views" points=3
 check.KVCache(KVCache, group="views")
@@ -334,9 +334,8 @@ from course_lib.lessons.nb01_divisible import run_chunk
 # include course_lib.lessons.nb01_divisible:prefill
 
 # %% [markdown] id="prefill-check-text"
-# Both checks run uneven cuts of one prompt, then the whole prompt as one chunk, then single tokens. The first compares
-# K and V of all three layers with one pass, bit for bit, and checks that the chunks ran as asked. The second compares
-# the logits.
+# Both checks run several prompts, in uneven chunks, as one chunk, and token by token. The first compares K and V of all
+# three layers with one pass, bit for bit, and checks that the chunks ran as asked. The second compares the logits.
 
 # %% id="prefill-check-kv" check="prefill" group="kv" points=4
 check.prefill(prefill, group="kv")
@@ -537,8 +536,8 @@ draw_all(caches)
 # %% [markdown] id="break-ask"
 # Most of them raise nothing. `overwrite` leaves the 5 tokens of the last chunk, and no error.
 #
-# 1. Two of these caches are right here, in every bit: this run cannot show their mistakes. What would a run have to do
-#    to show `shared_between_requests`, and what to show `keeps_the_callers_array`?
+# 1. Four of these caches are right here, in every bit: this run cannot show their mistakes. What would a run have to do
+#    to show `shared_between_requests`, what to show `fixed_rows`, and what to show the other two?
 # 2. `float64` has the right keys in layer 0, and yet differs from one pass. In which layer does the difference begin,
 #    and what comes between?
 # 3. In `in_front` every row differs in the end, although the first chunk was computed correctly. Where are its rows
@@ -557,6 +556,7 @@ draw_all(prefills)
 #   of caches alone misses them.
 # - `one_pass` and `recomputed`: everything is equal. The cache does not show *how* it was filled; your check counts the
 #   tokens of each run to find out.
+# - `one_cache_for_all_prompts`: everything is equal as well, for the first prompt. Only the second one shows it.
 
 # %% id="break-facts"
 def clean(found):
@@ -571,10 +571,12 @@ wrong_kv = [logits for found in (caches, prefills) for states, logits in found.v
 same_token = sum(int(logits.argmax() == whole.logits.argmax()) for logits in wrong_kv)
 print(f"of {len(wrong_kv)} runs with a wrong KV cache, {same_token} choose the same next token as one pass")
 
-assert clean(caches) == (["shared_between_requests", "keeps_the_callers_array"],) * 2
+unseen = ["shared_between_requests", "keeps_the_callers_array", "keeps_the_first_array", "fixed_rows"]
+assert clean(caches) == (unseen, unseen)
 logits_only = {"first_logits", "every_chunks_logits", "summed_logits", "mean_logits"}
-assert set(clean(prefills)[0]) == logits_only | {"recomputed", "one_pass"}
-assert set(clean(prefills)[1]) == {"recomputed", "one_pass"}
+all_equal = {"recomputed", "one_pass", "one_cache_for_all_prompts"}
+assert set(clean(prefills)[0]) == logits_only | all_equal
+assert set(clean(prefills)[1]) == all_equal
 assert (caches["overwrite"][0][:, :16] != MISSING).sum(axis=1).tolist() == [5] * 6
 assert (caches["float64"][0] != EQUAL).any(axis=1).tolist() == [False] * 2 + [True] * 4
 blind = prefills["blind_chunks"][0]

@@ -32,8 +32,8 @@ import torch
 
 from autograder import check
 from autograder.answers import InProcess
+from autograder.drivers.fickle import fickle_products, on_fickle_tensors, on_tensors
 from autograder.exercises import EXERCISES
-from autograder.exercises.fickle import fickle_products, on_fickle_tensors, on_tensors
 
 torch.set_num_threads(1)  # the products here are small: more threads only wait for each other
 
@@ -156,8 +156,9 @@ assert largest["float64"] < 1e-12
 #
 # So the course has a matrix product that changes its order on purpose. The *fickle* product adds in an order that
 # depends on the shape of the product and on the row's place in it. Two things still hold: the same call gives the same
-# bits, and a row does not depend on the contents of the other rows. It replaces matrix products; torch's other sums
-# stay as they are. It gives the same bits on every machine, so this table is the same everywhere:
+# bits, and a row does not depend on the contents of the other rows. It replaces torch's matrix products, however they
+# are written (`x @ w`, `einsum`, or multiplied with broadcasting and added up); torch's other sums, and NumPy, stay as
+# they are. It gives the same bits on every machine, so this table is the same everywhere:
 
 # %% id="fickle-table"
 print(f"rows of {TOKENS} that differ from one pass, with the fickle product\n")
@@ -355,7 +356,8 @@ assert [tiles, before, zeros] == [2, 13, 25]
 #
 # ### Exercise 4.2: a matrix product in tiles
 #
-# 12 minutes, difficulty 3 of 5, about eight lines. `x.new_zeros(n, m)` makes zeros of x's dtype.
+# 12 minutes, difficulty 3 of 5, about eight lines. `x.new_zeros(n, m)` makes zeros of x's dtype (`torch.zeros` makes
+# float32, and torch refuses to multiply that by bfloat16).
 
 # %% [markdown] id="tile-hints"
 # <details><summary>Hint 1: a direction</summary>
@@ -448,6 +450,7 @@ print(f"higher {higher}, so the earlier sums shrink by {shrink:.4f}")
 # Step 3: shrink both sums, then add the second block's.
 weights = np.exp(scores[2:] - higher)
 total, mixed = total * shrink + weights.sum(), mixed * shrink + weights @ values[2:]
+largest = higher  # in a loop, this is what the next block begins with
 
 # Step 4: divide once, at the end.
 print(f"result {mixed / total:.6f}")
@@ -538,7 +541,8 @@ assert [last // block, last - stop] == [3, 58]
 # rows of zeros, keys and values to rows 0 and on of `last` rows of zeros. For the tile that begins at position `tile`:
 # `for b in range(0, tile + block, block)`, `scores = queries[rows] @ keys[b : b + block].T / math.sqrt(head_dim)`, and if `b == tile`:
 # `scores.masked_fill(ahead, -math.inf)` with `ahead = torch.ones(block, block).triu(1).bool()`. Then
-# `higher = largest.maximum(scores.amax(1, keepdim=True))`.
+# `higher = largest.maximum(scores.amax(1, keepdim=True))`. The loop's last line is `largest = higher`: without it every
+# block takes itself for the first, and what was summed before it is lost.
 #
 # </details>
 
@@ -696,7 +700,7 @@ shown_here = None
 # %% id="break-table"
 def costs_bits(fn, exercise, driver):
     """Does one of the exercise's chunks, in float32, differ from one pass? driver: with which product."""
-    whole, *chunks = [c for c in EXERCISES[exercise].group("bits").cases(7) if c.facts["dtype"] == "float32"]
+    whole, *chunks = [c for c in EXERCISES[exercise].group("bits").cases(7) if c.facts["series"] == "float32"]
     rows = driver(fn, *whole.args)
     return any(bit_report(driver(fn, *c.args), rows[slice(*c.facts["rows"])])[0] > 0 for c in chunks)
 
@@ -717,7 +721,7 @@ for exercise in ("tiled_linear", "block_attention"):
         print(f"  {answer.name:30} right   " + "".join(f"{'DIFFER' if differs else 'same':15}" for differs in row.values()))
     print()
 print(f"you said {shown_here}; this machine shows {len(shows['here'])} of the {len(shows['fickle'])} that the fickle product shows")
-assert len(shows["fickle"]) == 20 and {"chunk_aligned", "one_product", "float64"} <= set(shows["fickle"])
+assert len(shows["fickle"]) == 21 and {"chunk_aligned", "one_product", "float64"} <= set(shows["fickle"])
 
 # %% [markdown] id="break-ask"
 # 1. Which of the mistakes that only cost bits does your machine hide? Would you rely on that?

@@ -75,6 +75,34 @@ def once():
 def answer(x):
     n.append(0)
     return len(n) * once()
+# deque
+from collections import deque
+n = deque()
+def answer(x):
+    n.append(x)
+    return len(n)
+# namespace
+from types import SimpleNamespace
+m = SimpleNamespace(n=0)
+def answer(x):
+    m.n += 1
+    return m.n
+# base class
+class Base:
+    n = 0
+class Memo(Base):
+    pass
+def answer(x):
+    Base.n += 1
+    return Memo.n
+# object with slots
+class Memo:
+    __slots__ = ("n",)
+memo = Memo()
+memo.n = 0
+def answer(x):
+    memo.n += 1
+    return memo.n
 # partial
 import functools
 def counts(seen, x):
@@ -125,3 +153,19 @@ def answer(x, *, more=1):
 
 def test_what_a_library_made_is_not_copied():
     assert fresh(len) is len and fresh(functools.reduce) is functools.reduce and fresh(InProcess) is InProcess
+
+
+def test_a_class_with_slots_has_a_copy_that_works():
+    source = """
+import dataclasses
+@dataclasses.dataclass(slots=True)
+class Box:
+    size: int
+    things: list = dataclasses.field(default_factory=list)
+    def put(self, thing):
+        self.things.append(thing)
+        return len(self.things) <= self.size
+answer = Box
+"""
+    box = fresh(defined(source))(1)
+    assert box.put("a") and not box.put("b")

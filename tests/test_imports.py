@@ -54,6 +54,7 @@ TABLE = {
     "autograder.ours": "autograder.drivers",
     "autograder.apart": "autograder.ours",
     "autograder.answers": "autograder.exercise autograder.plain autograder.apart autograder.drivers",
+    "autograder.older": "autograder.answers",
     "autograder.compare": "autograder.exercise autograder.plain autograder.answers",
     "autograder.packing": "autograder.plain",
     "autograder.kept": "autograder.exercise",

@@ -13,10 +13,10 @@ from autograder.answers import InProcess
 from autograder.build import ROOT
 from autograder.check import evaluate
 from autograder.compare import judge
+from autograder.drivers.nb01 import Noting
 from autograder.exercise import Raised, Returned
 from autograder.exercises import EXERCISES
-from autograder.exercises.nb01_prefill import _Noting
-from autograder.packing import pack, unpack
+from autograder.kept import solution_text
 from autograder.plain import Other
 from course_lib.cli import UserError
 from course_lib.lessons import nb01_divisible as lesson
@@ -86,22 +86,6 @@ def test_the_cache_keeps_no_array_of_the_callers_and_takes_chunks_of_any_length(
     assert cache.view(1)[0].ravel().tolist() == [1] * 6 + [9] * 2 and cache.view(1)[1].dtype == np.float32
 
 
-# Several arrays in one
-
-
-def test_what_is_packed_comes_back_with_its_shape_and_dtype():
-    values = [np.float32([[1.5, np.inf]]), [3, 2, 1], np.zeros((0, 2, 4), np.float32), True, np.float64(1 / 3), []]
-    back = unpack(pack(values, "abcdef"))
-    for value, got in zip(values, back, strict=True):
-        assert got.dtype == np.asarray(value).dtype and np.array_equal(got, value) and got.shape == np.shape(value)
-
-
-@pytest.mark.parametrize("value", [None, "text", [np.zeros(2), np.zeros(3)], 1j, {}])
-def test_what_is_no_array_of_numbers_is_refused_by_its_name(value):
-    with pytest.raises(TypeError, match="the logits is (None|of type)"):
-        pack([[1], value], ["sizes", "the logits"])
-
-
 # Exercises with a driver
 
 
@@ -112,6 +96,7 @@ def verdicts(exercise, fn, seed=check.PUBLIC_SEED):
 def test_a_driver_runs_with_copies_and_what_it_raises_is_an_outcome():
     calls = CACHE.group("reuse").cases(1)
     before = [arg.copy() for arg in calls[0].args[-2:]]
+    assert calls[0].args[4] is True  # the arrays are overwritten
 
     class KVCache:
         def __init__(self, *sizes):
@@ -178,9 +163,11 @@ def test_an_object_in_place_of_the_class_is_refused():
 @pytest.mark.parametrize(
     ("view", "says"),
     [
-        ("None", "view(0) gives NoneType, wanted a pair"),
-        ("self.k[layer]", "view(0) gives ndarray, wanted a pair"),
-        ("self.k[layer], None", "what view(0) gives as its values is None"),
+        ("None", "view(0) gives None, wanted a pair"),
+        ("self.k[layer]", "view(0) gives something of type ndarray, wanted a pair"),
+        ("self.k[layer], None", "gives None as its values, wanted an array of shape"),
+        ("self.k[layer], 'v'", "gives v as its values, wanted an array of shape"),
+        ("[self.k[layer], [k for k in range(3)]]", "gives values of shape [3], wanted"),
         ("self.k[layer][1:], self.v[layer]", "gives keys of shape"),
         ("self.k[layer].astype(int), self.v[layer]", "gives keys of dtype int64, wanted float32"),
     ],
@@ -198,7 +185,7 @@ def test_a_view_that_is_none_is_described_and_not_taken_for_another_mistake(view
     [
         ("None", "it returned None, wanted a pair"),
         ("cache", "it returned something of type KVCache, wanted a pair"),
-        ("cache, None", "the second thing, the logits, is None"),
+        ("cache, None", "the second thing that it returned, the logits, is None"),
         ("None, logits", "the first thing that it returned is None, wanted the cache"),
         ("cache, logits[:5]", "the logits have shape [5], wanted [128]"),
     ],
@@ -226,25 +213,259 @@ def test_wrong_logits_cost_the_logits_group_alone():
 
 
 def test_the_chunks_that_ran_are_counted_even_when_the_result_is_right():
-    noting = _Noting(TINY.embedding)
+    noting = Noting(TINY.embedding)
     assert np.array_equal(noting[np.array([3, 4])], TINY.embedding[[3, 4]]) and noting.sizes == [2]
     kv, logits = verdicts(PREFILL, PREFILL.compile(PREFILL.wrong_answer("one_pass").source))
     assert logits.passed and "the cache is right, but the chunks that ran have" in kv.what
 
 
 def test_two_different_errors_of_one_type_are_not_taken_for_one_mistake():
-    raised = Raised("TypeError", "a")
-    assert CACHE.same(raised, Raised("TypeError", "a", "line 4"))
+    raised = Raised("TypeError", "a row of 3")
+    assert CACHE.same(raised, Raised("TypeError", "a row of 12", "line 4"))
     assert not CACHE.same(raised, Raised("TypeError", "b")) and not CACHE.same(raised, Returned(np.zeros(2)))
     assert CACHE.same(Returned(None), Returned(None)) and not CACHE.same(Returned(None), Returned(Other("x", "y")))
 
 
-def test_the_cases_cover_single_tokens_one_pass_and_twenty_partitions():
-    calls = PREFILL.group("kv").cases(5)
-    length = len(calls[0].args[0])
-    assert [length] in [c.args[1] for c in calls] and [1] * length in [c.args[1] for c in calls]
-    assert len(calls) == 22 and all(sum(c.args[1]) == length <= 60 for c in calls)
-    assert all(len(set(c.args[1])) > 1 for c in calls[:20])
+def test_the_cases_cover_one_token_single_tokens_one_pass_and_uneven_cuts_of_two_prompts():
+    jobs = [job for call in PREFILL.group("kv").cases(5) for job in call.args[0]]
+    assert all(sum(sizes) == len(ids) for ids, sizes in jobs) and ([1] in [sizes for _, sizes in jobs])
+    assert any(sizes == [len(ids)] for ids, sizes in jobs if len(ids) > 8) and [1] * 8 in [sizes for _, sizes in jobs]
+    first, second = PREFILL.group("kv").cases(5)[1].args[0]
+    assert first[1] == second[1] and first[0] != second[0] and sorted(first[0]) == sorted(second[0])
+
+
+def test_a_fixed_number_of_rows_is_named_whatever_the_number_is():
+    source = CACHE.wrong_answer("fixed_rows").source
+    for rows in (32, 64, 512, 4096):
+        answer = CACHE.compile(source.replace("num_layers, 32,", f"num_layers, {rows},"))
+        assert {v.mistake for v in verdicts(CACHE, answer)} == {"fixed_rows"}
+
+
+# Wrong answers from outside: each must lose points on every seed
+
+
+def in_a_cell(exercise, source):
+    """What a notebook's cell with this text defines; its annotations are evaluated."""
+    namespace = {"__name__": "a notebook"}
+    exec(exercise.imports + "\n" + source, namespace)
+    return namespace[exercise.name]
+
+
+def loses(exercise, source):
+    """Whether a group fails, on each of two seeds."""
+    return all(
+        any(not evaluate(exercise, group, in_a_cell(exercise, source), seed).passed for group in exercise.groups)
+        for seed in (check.PUBLIC_SEED, 0)
+    )
+
+
+INIT = """\
+class KVCache:
+    def __init__(self, num_layers, kv_heads, head_dim):
+        self.k = [np.zeros((0, kv_heads, head_dim), np.float32) for _ in range(num_layers)]
+        self.v = [x.copy() for x in self.k]
+"""
+APPEND = """\
+    def append(self, layer, k, v):
+        self.k[layer] = np.concatenate([self.k[layer], k])
+        self.v[layer] = np.concatenate([self.v[layer], v])
+"""
+VIEW = """\
+    def view(self, layer):
+        return self.k[layer], self.v[layer]
+"""
+BUFFER = """\
+class KVCache:
+    def __init__(self, num_layers, kv_heads, head_dim):
+        self.rows = np.zeros((2, num_layers, 8, kv_heads, head_dim), np.float32)
+        self.used = [0] * num_layers
+
+    def append(self, layer, k, v):
+        start, stop = self.used[layer], self.used[layer] + len(k)
+        while stop > self.rows.shape[2]:
+            self.rows = np.concatenate([self.rows, np.zeros_like(self.rows)], axis=2)
+        self.rows[:, layer, start:stop] = k, v
+        self.used[layer] = stop
+
+    def view(self, layer):
+        return self.rows[0, layer, : self.used[layer]], self.rows[1, layer, : self.used[layer]]
+"""
+STORE = """\
+class KVCache:
+    store = {}
+
+    def __init__(self, num_layers, kv_heads, head_dim):
+        self.empty = np.zeros((0, kv_heads, head_dim), np.float32)
+
+    def append(self, layer, k, v):
+        self.store[layer] = [np.concatenate(pair) for pair in zip(self.view(layer), (k, v))]
+
+    def view(self, layer):
+        return self.store.get(layer, [self.empty, self.empty])
+"""
+WRONG_CACHES = {
+    "a_buffer_that_doubles_once": BUFFER.replace("while stop", "if stop"),
+    "a_ring_of_256_rows": INIT + APPEND + VIEW.replace("[layer],", "[layer][-256:],"),
+    "one_count_for_all_layers": BUFFER.replace("self.used[layer]", "self.used[0]"),
+    "the_whole_buffer_is_given": BUFFER.replace("layer, : self.used[layer]]", "layer]"),
+    "rows_in_use_are_those_that_are_not_zero": BUFFER.replace(
+        "self.rows[0, layer, : self.used[layer]]", "self.rows[0, layer][self.rows[0, layer].any(axis=(1, 2))]"
+    ),
+    "views_share_one_buffer": INIT
+    + "        self.out = np.zeros((2, 9000, kv_heads, head_dim), np.float32)\n"
+    + APPEND
+    + """\
+    def view(self, layer):
+        n = len(self.k[layer])
+        self.out[:, :n] = self.k[layer], self.v[layer]
+        return self.out[0, :n], self.out[1, :n]
+""",
+    "state_in_the_class": STORE,
+    "state_in_the_class_emptied_in_init": STORE.replace("self.empty =", "self.store.clear()\n        self.empty ="),
+    "state_in_a_default": STORE.replace("    store = {}\n", "")
+    .replace("head_dim):", "head_dim, store={}):")
+    .replace("self.empty =", "self.store = store\n        self.empty ="),
+    "state_in_the_class_of_a_dataclass": "from dataclasses import dataclass\n\n@dataclass\n"
+    + STORE.replace(
+        "    def __init__(self, num_layers, kv_heads, head_dim):\n        self.empty",
+        "    num_layers: int\n    kv_heads: int\n    head_dim: int\n\n    def __post_init__(self):\n        self.empty",
+    ).replace("(0, kv_heads, head_dim)", "(0, self.kv_heads, self.head_dim)"),
+    "only_keys_are_copied": INIT.replace("self.v = [x.copy() for x in self.k]", "self.v = [[] for x in self.k]")
+    + APPEND.replace("self.v[layer] = np.concatenate([self.v[layer], v])", "self.v[layer].append(v)")
+    + VIEW.replace("self.v[layer]", "np.concatenate([self.k[layer][:0], *self.v[layer]])"),
+    "copied_when_viewed": INIT
+    + "        self.new = [[] for _ in self.k]\n"
+    + "    def append(self, layer, k, v):\n        self.new[layer].append((k, v))\n"
+    + """\
+    def view(self, layer):
+        while self.new[layer]:
+            k, v = self.new[layer].pop(0)
+            self.k[layer] = np.concatenate([self.k[layer], k])
+            self.v[layer] = np.concatenate([self.v[layer], v])
+        return self.k[layer], self.v[layer]
+""",
+    "the_appended_array_is_cleared": INIT + APPEND + "        k[:] = 0\n" + VIEW,
+    "values_are_float64": INIT + APPEND.replace(", v])", ", v.astype(float)])") + VIEW,
+    "an_empty_layer_is_float64": INIT.replace("np.float32", "float")
+    + APPEND.replace("])", "]).astype(np.float32)")
+    + VIEW,
+    "rounded_to_float16": INIT + APPEND.replace(", v])", ", v.astype(np.float16).astype(np.float32)])") + VIEW,
+    "a_view_uses_the_rows_up": INIT
+    + APPEND
+    + VIEW.replace(
+        "return self.k[layer], self.v[layer]",
+        "out = self.k[layer], self.v[layer]\n        self.k[layer] = self.k[layer][:0]\n        return out",
+    ),
+    "a_token_like_the_one_before_is_dropped": INIT
+    + APPEND.replace(
+        "        self.k[layer] =",
+        "        if (k[:1] == self.k[layer][-1:]).all() and len(self.k[layer]):\n            return\n"
+        "        self.k[layer] =",
+    )
+    + VIEW,
+    "more_layers_than_three_share_one": (INIT + APPEND + VIEW).replace("[layer]", "[min(layer, 2)]"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CACHES)
+def test_a_wrong_cache_from_outside_loses_points_on_every_seed(name):
+    assert loses(CACHE, WRONG_CACHES[name])
+
+
+RIGHT = solution_text(PREFILL.solution)
+LAST = "return cache, logits"
+WRONG_PREFILLS = {
+    "the_first_call_again": "memo = []\n" + RIGHT.replace(LAST, "memo.append((cache, logits))\n    return memo[0]"),
+    "the_first_logits_again": "memo = []\n" + RIGHT.replace(LAST, "memo.append(logits)\n    return cache, memo[0]"),
+    **{
+        f"logits_remembered_by_{key}": "memo = {}\n"
+        + RIGHT.replace(LAST, f"return cache, memo.setdefault({key}, logits)")
+        for key in ("len(ids)", "ids[0]", "ids[-1]", "sum(ids)", "tuple(sizes)", "tuple(sorted(ids))")
+    },
+    "remembered_on_the_function": RIGHT.replace(
+        LAST, "prefill.logits = getattr(prefill, 'logits', logits)\n    return cache, prefill.logits"
+    ),
+    "sizes_are_used_up": RIGHT.replace("for size in sizes:", "while sizes:\n        size = sizes.pop(0)"),
+    "ids_are_used_up": RIGHT.replace("ids[start : start + size]", "ids[:size]").replace(
+        "start += size", "del ids[:size]"
+    ),
+    "sizes_are_sorted": RIGHT.replace("in sizes", "in sorted(sizes)"),
+    "equal_sizes_once": RIGHT.replace("in sizes", "in dict.fromkeys(sizes)"),
+    "single_tokens": RIGHT.replace("in sizes", "in [1] * len(ids)"),
+    "the_last_two_chunks_as_one": RIGHT.replace("in sizes", "in [*sizes[:-2], sum(sizes[-2:])]"),
+    "four_chunks_at_most": RIGHT.replace("in sizes", "in sizes[:4]"),
+    "the_start_goes_on_by_one": RIGHT.replace("start += size", "start += 1"),
+    "the_last_token_runs_twice": RIGHT.replace(LAST, "return cache, run_chunk(model, ids[-1:], cache)"),
+    "logits_in_float16": RIGHT.replace(LAST, "return cache, logits.astype(np.float16)"),
+    "the_caches_of_two_prompts_share_state": STORE.replace("self.empty =", "self.store.clear()\n        self.empty =")
+    + "\n"
+    + RIGHT,
+}
+
+
+@pytest.mark.parametrize("name", WRONG_PREFILLS)
+def test_a_wrong_prefill_from_outside_loses_points_on_every_seed(name):
+    assert loses(PREFILL, WRONG_PREFILLS[name])
+
+
+def test_what_an_argument_lost_is_told_by_the_arguments_name():
+    for name, argument in (("sizes_are_used_up", "sizes"), ("ids_are_used_up", "ids")):
+        for verdict in verdicts(PREFILL, PREFILL.compile(WRONG_PREFILLS[name])):
+            assert f"changed its argument {argument}" in verdict.message
+    for verdict in verdicts(CACHE, CACHE.compile(WRONG_CACHES["the_appended_array_is_cleared"])):
+        assert "changed its argument k" in verdict.message
+    views, _ = verdicts(CACHE, CACHE.compile(WRONG_CACHES["views_share_one_buffer"]))
+    assert "a later call changed what a view had given" in views.message
+
+
+# Right answers of unusual form
+
+DATACLASS = """\
+from dataclasses import dataclass, field
+
+@dataclass{options}
+class KVCache:
+    num_layers: int
+    kv_heads: int
+    head_dim: int
+    kept: dict = field(default_factory=dict)
+
+    def append(self, layer, k, v):
+        self.kept.setdefault(layer, []).append((k.copy(), v.copy()))
+
+    def view(self, layer):
+        empty = np.zeros((0, self.kv_heads, self.head_dim), np.float32)
+        kept = [(empty, empty), *self.kept.get(layer, ())]
+        return [np.concatenate(part) for part in zip(*kept)]
+"""
+HONEST_CACHES = {
+    "dataclass": DATACLASS.format(options=""),
+    "dataclass_with_slots": DATACLASS.format(options="(slots=True)"),
+    "slots": INIT.replace("KVCache:\n", "KVCache:\n    __slots__ = ('k', 'v')\n") + APPEND + VIEW,
+    "buffer": BUFFER,
+    "one_array_for_both": BUFFER.replace(
+        "self.rows[0, layer, : self.used[layer]], self.rows[1, layer, : self.used[layer]]",
+        "self.rows[:, layer, : self.used[layer]]",
+    ),
+    "inherits": "class Base:\n"
+    + INIT.partition("\n")[2]
+    + APPEND
+    + "\nclass KVCache(Base):\n    def __init__(self, *sizes):\n        super().__init__(*sizes)\n"
+    + VIEW,
+    "deque": "from collections import deque\n"
+    + INIT.replace("self.k = [", "self.k = deque(").replace("num_layers)]", "num_layers))")
+    + APPEND
+    + VIEW,
+}
+
+
+@pytest.mark.parametrize("name", HONEST_CACHES)
+def test_an_honest_cache_of_unusual_form_passes_and_serves_a_prefill(name):
+    answer = in_a_cell(CACHE, HONEST_CACHES[name])
+    for seed in (check.PUBLIC_SEED, 0):
+        assert [v.message for v in verdicts(CACHE, answer, seed)] == ["", ""]
+    fn = in_a_cell(PREFILL, HONEST_CACHES[name] + "\n" + RIGHT)
+    assert [v.message for v in verdicts(PREFILL, fn)] == ["", ""]
 
 
 def test_a_verdict_of_a_driven_exercise_needs_the_outcomes_alone():

@@ -12,8 +12,9 @@ pytest.importorskip("torch")
 import torch
 
 from autograder.check import evaluate
+from autograder.drivers.fickle import fickle_products, on_fickle_tensors
 from autograder.exercises import EXERCISES
-from autograder.exercises.fickle import fickle_products, on_fickle_tensors, tensor_arg, values
+from autograder.exercises.nb04_kernels import tensor_arg, values
 from course_lib.arithmetic import exact
 from course_lib.arithmetic.selftest import self_test
 from course_lib.lessons.nb04_bits import bit_report, block_attention, tiled_linear
@@ -62,6 +63,8 @@ def test_no_function_of_torch_gets_past_the_fickle_product():
     ways = {
         "matmul": lambda: torch.matmul(x, w),
         "mm": lambda: torch.mm(x, w),
+        "inference mode": torch.inference_mode()(lambda: x @ w),
+        "linear in inference mode": torch.inference_mode()(lambda: torch.nn.functional.linear(x, w.T, one)),
         "out": lambda: torch.mm(x, w, out=torch.empty(12, 24)),
         "linear": lambda: torch.nn.functional.linear(x, w.T.contiguous()),
         "linear with bias": lambda: torch.nn.functional.linear(x, w.T.contiguous(), one),
@@ -70,7 +73,12 @@ def test_no_function_of_torch_gets_past_the_fickle_product():
         "addmm": lambda: torch.addmm(one, x, w),
         "three axes": lambda: three @ w,
         "bmm": lambda: torch.bmm(three, w.expand(2, 48, 24)),
+        "in place": lambda: torch.zeros(12, 24).addmm_(x, w),
+        "batches": lambda: torch.addbmm(one, x.reshape(12, 2, 24).transpose(0, 1), w.reshape(2, 24, 24)),
         "mv": lambda: torch.stack([torch.mv(w.T, row) for row in x]),
+        "addmv": lambda: torch.stack([torch.addmv(one, w.T, row) for row in x]),
+        "broadcast and added": lambda: (x[:, :, None] * w).sum(1),
+        "broadcast and added, keepdim": lambda: (x[:, None, :] * w.T).sum(-1, keepdim=True),
         "dot": lambda: torch.stack([torch.stack([torch.dot(row, column) for column in w.T]) for row in x]),
     }
     with fickle_products():
@@ -84,6 +92,74 @@ def test_no_function_of_torch_gets_past_the_fickle_product():
     with fickle_products():
         assert not torch.equal(attention(q, k, v)[:, :, :3], attention(q[:, :, :3], k, v))
     assert float((attention(q, k, v) - attention(q.double(), k.double(), v.double())).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("made", [torch.float32, torch.bfloat16, torch.int64, torch.uint16], ids=str)
+def test_the_fickle_product_refuses_what_torch_refuses(made):
+    """The same type of error with the same text; and what torch accepts is accepted."""
+    x, w, v = torch.ones(4, 6), torch.ones(6, 5, dtype=made), torch.ones(6, dtype=made)
+    c = torch.zeros(4, 5)
+    ways = [
+        lambda: x @ w,
+        lambda: w.T @ w,
+        lambda: x @ w.T,
+        lambda: torch.mm(x, w[:3]),
+        lambda: torch.mm(x, v),
+        lambda: torch.bmm(x[None], w[None]),
+        lambda: torch.bmm(x[None], w),
+        lambda: torch.bmm(w[None], w[None]),
+        lambda: torch.mv(x, v),
+        lambda: torch.dot(x[0], v),
+        lambda: torch.dot(v, v[:2]),
+        lambda: torch.addmm(c, x, w),
+        lambda: torch.addmm(w[:4], x, x.T),
+        lambda: torch.addmm(torch.zeros(7, 7), x, w),
+        lambda: c.clone().addmm_(x, w),
+        lambda: torch.baddbmm(c[None], x[None], w[None]),
+        lambda: torch.mm(x, x.T, out=torch.zeros(4, 4, dtype=made)),
+        lambda: torch.einsum("ik,kj->ij", x, w),
+        lambda: torch.matmul(x[None], w[None]),
+        lambda: torch.nn.functional.linear(x, w.T),
+        lambda: torch.tensordot(x, w, 1),
+        lambda: torch.nn.functional.scaled_dot_product_attention(x[None, None], w.T[None, None], w.T[None, None]),
+    ]
+
+    def outcome(way):
+        try:
+            return "gave", way().dtype
+        except Exception as error:
+            return type(error), str(error)
+
+    for place, way in enumerate(ways):
+        wanted = outcome(way)
+        with fickle_products():
+            assert outcome(way) == wanted, place
+
+
+def test_the_fickle_product_keeps_out_in_place_beta_and_whole_numbers():
+    x, w = random(5, 9), random(9, 4, seed=2)
+    out, nan = torch.zeros(5, 4), torch.full((5, 4), torch.nan)
+    whole = torch.tensor([[2**62, 1, -(2**62)], [3, 4, 5]])
+    with fickle_products():
+        product = x @ w
+        assert torch.mm(x, w, out=out) is out and torch.equal(out, product)
+        assert torch.equal(torch.addmm(nan, x, w, beta=0, alpha=2), 2 * product)
+        square = random(5, 5)
+        assert torch.equal(square.clone().addmm_(square, x @ x.T, beta=3), torch.addmm(square, square, x @ x.T, beta=3))
+        assert (whole @ torch.ones(3, 1, dtype=torch.int64)).flatten().tolist() == [1, 12]
+
+
+@pytest.mark.filterwarnings("ignore:__array__")
+def test_what_leaves_torch_for_numpy_is_seen_and_what_stays_is_not():
+    x = random(5, 9)
+    for way in (x.numpy, lambda: np.asarray(x), lambda: np.array(x), lambda: np.stack(list(x)), lambda: np.dot(x, x.T)):
+        with fickle_products() as seen:
+            way()
+        assert seen.left and not seen.products
+    for way in (lambda: x.sum(1), lambda: x[0, 0].item(), lambda: x.nonzero().numpy(), lambda: repr(x), x.tolist):
+        with fickle_products() as seen:
+            way()
+        assert not seen.left and not seen.products
 
 
 def test_arguments_in_bfloat16_are_rounded_as_torch_rounds():

@@ -2,138 +2,94 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from autograder.compare import error_text, printed_note, why_not_an_array
-from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Returned, Verdict
-from autograder.kept import known_mistakes
-from autograder.packing import pack, unpack
+from autograder.drivers import nb01
+from autograder.exercise import Call, Outcome, Raised, Returned
+from autograder.kit import exercise, shown, values
+from autograder.plain import array_of, equal
 
+SOLUTION = "course_lib.lessons.nb01_divisible:KVCache"
 AXES = "[tokens, kv_heads, head_dim]"
-USED = -1.0  # what the caller writes into its arrays when it uses them for something else
 
 
-def drive(
-    make, num_layers: int, kv_heads: int, head_dim: int, operations: list, reuse: int, k: np.ndarray, v: np.ndarray
-):
-    """Two requests' caches; each operation is (request, layer, tokens): append the next tokens of k, v, or view if 0.
-
-    Returns every view, keys and values in turn. With `reuse` the appended arrays are overwritten after each append.
-    """
-    if isinstance(make, type):  # what an answer keeps in its class lasts for one call, and not from check to check
-        kept = {n: copy.deepcopy(value) for n, value in vars(make).items() if isinstance(value, (list, dict, set))}
-        make = type(make.__name__, (make,), kept)
-    caches = [make(num_layers, kv_heads, head_dim) for _ in range(2)]
-    views, names, done = [], [], 0
-    for request, layer, tokens in _triples(operations):
-        if tokens:
-            mine = [x[done : done + tokens].copy() for x in (k, v)]
-            caches[request].append(layer, *mine)
-            if reuse:
-                mine[0][...] = mine[1][...] = USED
-            done += tokens
-        else:
-            seen = caches[request].view(layer)
-            if not isinstance(seen, (tuple, list)) or len(seen) != 2:
-                raise TypeError(f"view({layer}) gives {type(seen).__name__}, wanted a pair: keys, values")
-            views += [np.array(x) if isinstance(x, np.ndarray) else x for x in seen]  # as it is now
-            names += [f"what view({layer}) gives as its {name}" for name in ("keys", "values")]
-    return pack(views, names)
-
-
-def _triples(operations: Sequence[int]) -> list[tuple[int, int, int]]:
-    return list(zip(operations[::3], operations[1::3], operations[2::3], strict=True))
-
-
-def _cases(seed: int, reuse: bool) -> list[Call]:
-    """Two requests, appends to all layers in turn; views of one layer after each chunk, or of the layer just grown."""
+def requests(seed: int, reuse: bool) -> Iterator[tuple]:
+    """Three requests' caches, from one layer to three, from one token to some thousands; views after any append."""
     rng = np.random.default_rng(seed)
-    calls = []
-    for heads, dim, even in ((2, 4, True), (3, 2, False)):
-        layers, operations = 3, [0, 1, 0]  # a view of an empty layer
-        for _ in range(5):
-            request = int(rng.integers(0, 2))
-            for layer in rng.permutation(layers):
-                tokens = int(rng.integers(1, 8))
-                operations += [request, int(layer), tokens]
-                operations += [request, int(layer), 0] if not even else []
-            operations += [request, int(rng.integers(0, layers)), 0] if even else []
-        for request in range(2):
-            for layer in range(layers):
-                operations += [request, layer, 2, request, layer, 0, request, layer, 1, request, layer, 0]
-        total = sum(operations[2::3])
-        k, v = (rng.standard_normal((total, heads, dim)).astype(np.float32) for _ in range(2))
-        args = (layers, heads, dim, operations, int(reuse), k, v)
-        calls.append(Call(args, f"KVCache({layers}, {heads}, {dim})"))
-    return calls
+    for layers, heads, dim in ((3, 2, 4), (4, 3, 2), (1, 1, 1)):
+        turns = [(0, layer, 0) for layer in range(layers)]  # views of empty layers
+        for request in (0, 1, 0, 2, 1, 0, 2):  # the third cache is made when the others hold tokens
+            for layer in rng.permutation(layers).tolist():
+                turns += [(request, layer, int(rng.integers(1, 9))), (request, layer, 0)]
+            turns += [(int(rng.choice([0, 1, request])), int(rng.integers(layers)), 0)] * 2
+        turns += [(r, layer, n) for r in range(3) for layer in range(layers) for n in (2, 0, 1, 0)]
+        yield layers, heads, dim, turns, reuse, *_tokens(rng, turns, heads, dim)
+    long = [1, int(rng.integers(300, 600)), 1, int(rng.integers(5_000, 5_500)), 1]
+    turns = [line for n in long for line in ((0, 1, n), (0, 0, 1), (0, 1, 0))] + [(0, 0, 0)]
+    yield 2, 1, 2, turns, reuse, *_tokens(rng, turns, 1, 2)
 
 
-def views_cases(seed: int) -> list[Call]:
-    return _cases(seed, reuse=False)
+def _tokens(rng: np.random.Generator, turns: list, heads: int, dim: int) -> list[np.ndarray]:
+    """Keys and values of all appended tokens, some of them all zero: zeros do not tell which rows are in use."""
+    total = sum(tokens for *_, tokens in turns)
+    both = [rng.standard_normal((total, heads, dim)).astype(np.float32) for _ in range(2)]
+    for x in both:
+        x[rng.random(total) < 0.1] = 0
+        x[-2:] = 0  # the last token and the one before it, in the chunk before, are alike
+    return both
 
 
-def reuse_cases(seed: int) -> list[Call]:
-    return _cases(seed, reuse=True)
+def label(layers: int, heads: int, dim: int, *_) -> str:
+    return f"KVCache({layers}, {heads}, {dim})"
 
 
-def _trouble(call: Call, got: np.ndarray) -> str | None:
+def trouble(call: Call, got: tuple, wanted: tuple) -> str | None:
     """The first view that is not what was appended, in words."""
-    _, heads, dim, operations, _, k, v = call.args
-    parts, done = unpack(got), 0
-    kept: dict[tuple[int, int], list[int]] = {}  # rows of k and v that belong to (request, layer)
-    chunks: dict[tuple[int, int], list[int]] = {}
-    for request, layer, tokens in _triples(operations):
+    (got, kept), (wanted, _) = got, wanted
+    if not len(got) == len(kept) == len(wanted):
+        return f"{call.label}: what came back could not be read."
+    views, past = zip(got, wanted), {}
+    for request, layer, tokens in call.args[3]:
+        lengths = past.setdefault((request, layer), [])
         if tokens:
-            kept.setdefault((request, layer), []).extend(range(done, done + tokens))
-            chunks.setdefault((request, layer), []).append(tokens)
-            done += tokens
+            lengths.append(tokens)
             continue
-        rows, past = kept.get((request, layer), []), chunks.get((request, layer), [])
-        lengths = " + ".join(map(str, past)) + (" token" if past == [1] else " tokens")
-        appended = f"after appends of {lengths} to it" if past else "before any append to it"
-        where = f"{call.label}: view({layer}) {appended}"
-        for name, whole in (("keys", k), ("values", v)):
-            part = parts.pop(0)
-            if part.shape != (len(rows), heads, dim):
-                return f"{where} gives {name} of shape {list(part.shape)}, wanted {[len(rows), heads, dim]}: {AXES}."
-            if part.dtype != np.float32:
-                return f"{where} gives {name} of dtype {part.dtype}, wanted float32, as they were appended."
-            differs = (part != whole[np.array(rows, dtype=int)]).any(axis=(1, 2))
-            if differs.any():
-                token = int(np.argmax(differs))
-                return f"{where}: the {name} of token {token} are not the ones that were appended."
+        sizes = f"{' + '.join(map(str, lengths))} token{'s' * (lengths != [1])}"
+        when = f"after appends of {sizes} to it" if lengths else "before any append to it"
+        where = f"{call.label}, the cache of request {request}: view({layer}) {when}"
+        for name, given, right in zip(("keys", "values"), *next(views)):
+            what = _different(name, given, right)
+            if what:
+                return f"{where} {what}"
+    if not all(kept):
+        return f"{call.label}: a later call changed what a view had given. Give out arrays that nothing writes into."
     return None
 
 
-def judge_views(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    for call, outcome in zip(calls, outcomes, strict=True):
-        what = _unusable(call, outcome) or _trouble(call, outcome.value)
-        if what:
-            return Verdict(False, what=what + printed_note(outcome))
-    views = sum(call.args[3][2::3].count(0) for call in calls)
-    return Verdict(True, count=f"{views} views of {2 * len(calls)} caches")
-
-
-def _unusable(call: Call, outcome: Outcome) -> str | None:
-    return error_text(call, outcome) if isinstance(outcome, Raised) else why_not_an_array(call, outcome)
+def _different(name: str, given: object, right: np.ndarray) -> str | None:
+    mine = array_of(given)
+    if mine is None:
+        return f"gives {shown(given)} as its {name}, wanted an array of shape {list(right.shape)}: {AXES}."
+    if mine.shape != right.shape:
+        return f"gives {name} of shape {list(mine.shape)}, wanted {list(right.shape)}: {AXES}."
+    if mine.dtype != np.float32:
+        return f"gives {name} of dtype {mine.dtype}, wanted float32, as they were appended."
+    differs = (mine != right).any(axis=(1, 2))
+    return f"gives {name} in which token {np.argmax(differs)} is not as it was appended." if differs.any() else None
 
 
 def same(a: Outcome, b: Outcome) -> bool:
-    """Equal arrays, or the same error with the same text."""
-    if isinstance(a, Raised) or isinstance(b, Raised):
-        return isinstance(a, Raised) and isinstance(b, Raised) and (a.type, a.message) == (b.type, b.message)
-    x, y = a.value, b.value
-    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
-        return type(x) is type(y) and x == y
-    return isinstance(a, Returned) and np.array_equal(x, y, equal_nan=True)
+    """The same numbers of the same dtype, or the same error; numbers in its text (of rows, say) may be others."""
+    if isinstance(a, Raised) and isinstance(b, Raised):
+        return a.type == b.type and re.sub(r"\d+", "#", a.message) == re.sub(r"\d+", "#", b.message)
+    return isinstance(a, Returned) and isinstance(b, Returned) and equal(a.value, b.value)
 
 
-SOLUTION = "course_lib.lessons.nb01_divisible:KVCache"
-
-MISTAKES = """
+MISTAKES = r"""
     overwrite
       np.concatenate([self.k[layer], k])  ->  k.copy()
       np.concatenate([self.v[layer], v])  ->  v.copy()
@@ -156,29 +112,76 @@ MISTAKES = """
     for one list; write [[] for _ in range(3)]. Each layer has its own keys.
 
     shared_between_requests
-      class KVCache:  ->  class KVCache:\\n    k, v = [], []
+      class KVCache:  ->  class KVCache:\n    k, v = [], []
       self.k = [  ->  self.k += [
       self.v = [  ->  self.v += [
     Two caches share their contents: one request sees the keys of another. What belongs to one object is made in
     __init__, as self.something; a variable of the class belongs to all objects.
 
     keeps_the_callers_array
-      | class KVCache:
-      |     def __init__(self, num_layers, kv_heads, head_dim):
-      |         self.k = [[np.zeros((0, kv_heads, head_dim), np.float32)] for _ in range(num_layers)]
-      |         self.v = [[np.zeros((0, kv_heads, head_dim), np.float32)] for _ in range(num_layers)]
-      |
-      |     def append(self, layer, k, v):
-      |         self.k[layer].append(k)
-      |         self.v[layer].append(v)
-      |
-      |     def view(self, layer):
-      |         return np.concatenate(self.k[layer]), np.concatenate(self.v[layer])
+      head_dim):  ->  head_dim):\n    none = np.zeros((0, kv_heads, head_dim), dtype=np.float32)
+      self.k = [np.zeros((0, kv_heads, head_dim), dtype=np.float32)  ->  self.k = [[none]
+      self.v = [np.zeros((0, kv_heads, head_dim), dtype=np.float32)  ->  self.v = [[none]
+      self.k[layer] = np.concatenate([self.k[layer], k])  ->  self.k[layer].append(k)
+      self.v[layer] = np.concatenate([self.v[layer], v])  ->  self.v[layer].append(v)
+      return self.k[layer], self.v[layer]  ->  return np.concatenate(self.k[layer]), np.concatenate(self.v[layer])
     The cache keeps the caller's array itself. The caller has used that array for something else, and the cache changed
     with it. Keep a copy: k.copy().
 
+    keeps_the_first_array
+      np.concatenate([self.k[layer], k])  ->  np.concatenate([self.k[layer], k]) if len(self.k[layer]) else k
+      np.concatenate([self.v[layer], v])  ->  np.concatenate([self.v[layer], v]) if len(self.v[layer]) else v
+    The first chunk of a layer is kept as the caller's array itself, and changed when the caller used that array for
+    something else. Keep a copy there too: k.copy().
+
+    fixed_rows
+      | class KVCache:
+      |     def __init__(self, num_layers, kv_heads, head_dim):
+      |         self.k = np.zeros((num_layers, 32, kv_heads, head_dim), np.float32)
+      |         self.v = np.zeros((num_layers, 32, kv_heads, head_dim), np.float32)
+      |         self.used = [0] * num_layers
+      |
+      |     def append(self, layer, k, v):
+      |         start = self.used[layer]
+      |         self.k[layer, start : start + len(k)] = k
+      |         self.v[layer, start : start + len(v)] = v
+      |         self.used[layer] += len(k)
+      |
+      |     def view(self, layer):
+      |         return self.k[layer, : self.used[layer]], self.v[layer, : self.used[layer]]
+    The cache has a fixed number of rows, and more tokens came. How long a request gets is not known when it begins:
+    make a larger array when the old one is full, or join the chunks with np.concatenate.
+
+    not_assigned
+      self.k[layer] = np.concatenate([self.k[layer], k])  ->  np.concatenate([self.k[layer], k])
+      self.v[layer] = np.concatenate([self.v[layer], v])  ->  np.concatenate([self.v[layer], v])
+    Append leaves the layer as it was. np.concatenate changes neither of its arrays, it returns a new one: assign that
+    to self.k[layer].
+
+    flattened
+      np.concatenate([self.k[layer], k])  ->  np.append(self.k[layer], k)
+      np.concatenate([self.v[layer], v])  ->  np.append(self.v[layer], v)
+    View gives one long row of numbers. np.append flattens its arrays unless you say axis=0.
+
+    empty_is_none
+      self.k = [np.zeros((0, kv_heads, head_dim), dtype=np.float32)  ->  self.k = [None
+      self.v = [np.zeros((0, kv_heads, head_dim), dtype=np.float32)  ->  self.v = [None
+      np.concatenate([self.k[layer], k])  ->  k.copy() if self.k[layer] is None else np.concatenate([self.k[layer], k])
+      np.concatenate([self.v[layer], v])  ->  v.copy() if self.v[layer] is None else np.concatenate([self.v[layer], v])
+    View gives None before the first token. Whatever reads the cache asks for its length: an empty layer gives arrays
+    of shape [0, kv_heads, head_dim].
+
+    nothing_to_join
+      self.k = [np.zeros((0, kv_heads, head_dim), dtype=np.float32)  ->  self.k = [[]
+      self.v = [np.zeros((0, kv_heads, head_dim), dtype=np.float32)  ->  self.v = [[]
+      self.k[layer] = np.concatenate([self.k[layer], k])  ->  self.k[layer].append(k.copy())
+      self.v[layer] = np.concatenate([self.v[layer], v])  ->  self.v[layer].append(v.copy())
+      return self.k[layer], self.v[layer]  ->  return np.concatenate(self.k[layer]), np.concatenate(self.v[layer])
+    View fails before the first token: np.concatenate of no arrays raises. Begin each layer's list with an empty array,
+    np.zeros((0, kv_heads, head_dim), dtype=np.float32).
+
     stale_view
-      self.k = [  ->  self.joined = {}\\nself.k = [
+      self.k = [  ->  self.joined = {}\nself.k = [
       return self.k[layer], self.v[layer]  ->  return self.joined.setdefault(layer, (self.k[layer], self.v[layer]))
     View joins the chunks once and gives that old copy ever after: it is stale as soon as something is appended.
 
@@ -197,22 +200,16 @@ MISTAKES = """
     behind.
 
     layers_from_one
-      def append(self, layer, k, v):  ->  def append(self, layer, k, v):\\n    layer = layer - 1
+      def append(self, layer, k, v):  ->  def append(self, layer, k, v):\n    layer = layer - 1
     Append counts layers from 1 and view counts them from 0, so every layer reads another one's keys. Layers count from
     0 in both.
 
     list_of_chunks
-      | class KVCache:
-      |     def __init__(self, num_layers, kv_heads, head_dim):
-      |         self.k = [[np.zeros((0, kv_heads, head_dim), np.float32)] for _ in range(num_layers)]
-      |         self.v = [[np.zeros((0, kv_heads, head_dim), np.float32)] for _ in range(num_layers)]
-      |
-      |     def append(self, layer, k, v):
-      |         self.k[layer].append(k.copy())
-      |         self.v[layer].append(v.copy())
-      |
-      |     def view(self, layer):
-      |         return self.k[layer], self.v[layer]
+      head_dim):  ->  head_dim):\n    none = np.zeros((0, kv_heads, head_dim), dtype=np.float32)
+      self.k = [np.zeros((0, kv_heads, head_dim), dtype=np.float32)  ->  self.k = [[none]
+      self.v = [np.zeros((0, kv_heads, head_dim), dtype=np.float32)  ->  self.v = [[none]
+      self.k[layer] = np.concatenate([self.k[layer], k])  ->  self.k[layer].append(k.copy())
+      self.v[layer] = np.concatenate([self.v[layer], v])  ->  self.v[layer].append(v.copy())
     View gives a list of chunks. Attention needs one array, the chunks joined along the tokens: np.concatenate.
 
     along_the_heads
@@ -227,12 +224,20 @@ MISTAKES = """
     gives float64: twice the memory, and attention then rounds its result differently. Say dtype=np.float32.
 """
 
-EXERCISE = Exercise(
-    name="KVCache",
-    groups=(Group("views", views_cases, judge_views), Group("reuse", reuse_cases, judge_views)),
-    same=same,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+
+def _group(name: str, reuse: bool):
+    group = values(
+        name, SOLUTION, lambda seed: requests(seed, reuse), label, trouble, count="runs of several caches",
+        driver=nb01.caches, form=([(object, object)], [bool]),
+    )  # fmt: skip
+    return replace(group, apart=True)
+
+
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[_group("views", reuse=False), _group("reuse", reuse=True)],
+    mistakes=MISTAKES,
     reread="Reread notebook 01, section 2.",
-    solution=SOLUTION,
-    driver=drive,
+    same=same,
+    driver=nb01.caches,
 )

@@ -2,149 +2,145 @@
 
 from __future__ import annotations
 
-import copy
 import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from autograder.compare import error_text, printed_note, why_not_an_array
-from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Verdict
+from autograder.compare import counted, first_trouble
+from autograder.drivers import nb01
+from autograder.exercise import Call, Group, Outcome, Verdict
 from autograder.exercises import kv
-from autograder.exercises.nb01_cache import same
-from autograder.kept import known_mistakes
-from autograder.packing import pack, unpack
+from autograder.kit import exercise, shown
+from autograder.plain import array_of
 from course_lib.prefill import KVSnapshot, one_pass
 
-
-class _Noting:
-    """An embedding that notes how many tokens are looked up at a time: the chunks that really ran."""
-
-    def __init__(self, table: np.ndarray):
-        self.table, self.sizes = table, []
-
-    def __getitem__(self, ids):
-        self.sizes.append(int(np.size(ids)))
-        return self.table[ids]
+SOLUTION = "course_lib.lessons.nb01_divisible:prefill"
+FORM = ([([int], object, [(object, object)])], bool)  # of each prompt: chunks that ran, logits, each layer's K and V
 
 
-def drive(prefill, ids: list[int], sizes: list[int]) -> np.ndarray:
-    """The chunk lengths that ran, the logits, and each layer's keys and values."""
-    model = copy.copy(kv.model())
-    model.embedding = noting = _Noting(model.embedding)
-    result = prefill(model, ids, sizes)
-    if not isinstance(result, (tuple, list)) or len(result) != 2:
-        raise TypeError(f"it returned {_described(result)}, wanted a pair: the cache, and the last token's logits")
-    cache, logits = result
-    if isinstance(cache, np.ndarray) or not hasattr(cache, "view"):
-        raise TypeError(f"the first thing that it returned is {_described(cache)}, wanted the cache")
-    views, names = [], []
-    for layer in range(model.config.num_layers):
-        views += cache.view(layer)
-        names += [f"what the returned cache's view({layer}) gives as its {name}" for name in ("keys", "values")]
-    return pack([noting.sizes, logits, *views], ["the list of chunks", "the second thing, the logits,", *names])
+def prompts(seed: int) -> Iterator[list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+    """One or two prompts in turn, (ids, sizes) each: uneven and equal chunks, one pass, single tokens, one token.
 
-
-def _described(value) -> str:
-    return "None" if value is None else f"something of type {type(value).__name__}"
-
-
-def _call(ids: tuple[int, ...], sizes: tuple[int, ...]) -> Call:
-    shown = " + ".join(map(str, sizes)) if len(sizes) <= 8 else f"{len(sizes)} chunks of 1"
-    return Call((list(ids), list(sizes)), f"prefill of {len(ids)} tokens, cut {shown}", {"ids": ids})
-
-
-def _cases(seed: int, low: int, high: int, partitions: int) -> list[Call]:
-    """Ragged cuts of one prompt, then all of it in one pass, and token by token."""
+    The second has the tokens of the first, two of them exchanged.
+    """
     rng = np.random.default_rng(seed)
-    length = int(rng.integers(low, high))
-    ids = kv.prompt(rng, length)
-    cuts = [kv.ragged(rng, length, int(rng.integers(2, 5))) for _ in range(partitions)]
-    return [_call(ids, sizes) for sizes in (*cuts, (length,), (1,) * length)]
+    length = int(rng.integers(13, 19))
+    ids, middle = kv.prompt(rng, length), length // 2
+    other = (*ids[: middle - 1], ids[middle], ids[middle - 1], *ids[middle + 1 :])
+    three, four, five = (kv.ragged(rng, length, parts) for parts in (3, 4, 5))
+    yield [(ids[:7], (3, 1, 3))]
+    yield [(ids, three), (other, three)]
+    yield [(ids, (1, length - 1)), (other, five)]
+    yield [(ids, (length,)), (other, (length - 2, 1, 1))]
+    yield [(ids, four), (other[:8], (1,) * 8)]
+    yield [(ids[:1], (1,)), (ids[:9], (3, 3, 3))]
 
 
-def kv_cases(seed: int) -> list[Call]:
-    return _cases(seed, 17, 25, 20)
+def cases(seed: int) -> list[Call]:
+    return [
+        Call(([(list(i), list(s)) for i, s in jobs],), f"prefill of {', then of '.join(words(*job) for job in jobs)}")
+        for jobs in prompts(seed)
+    ]
 
 
-def logits_cases(seed: int) -> list[Call]:
-    return _cases(seed, 12, 17, 5)
+def words(ids: Sequence[int], sizes: Sequence[int]) -> str:
+    return f"{counted(len(ids), 'token')}, cut {' + '.join(map(str, sizes))}"
 
 
-@functools.lru_cache(maxsize=8)
-def _reference(ids: tuple[int, ...]) -> KVSnapshot:
+@functools.lru_cache(maxsize=32)
+def reference(ids: tuple[int, ...]) -> KVSnapshot:
     return one_pass(kv.model(), ids)
 
 
-def _first_part(call: Call, outcome: Outcome) -> tuple[str | None, list[np.ndarray]]:
-    what = error_text(call, outcome) if isinstance(outcome, Raised) else why_not_an_array(call, outcome)
-    return what, [] if what else unpack(outcome.value)
-
-
-def _kv_trouble(call: Call, parts: list[np.ndarray]) -> str | None:
+def kv_trouble(ids: list[int], sizes: list[int], ran: tuple, logits: object, layers: tuple) -> str | None:
     """The first layer whose keys or values differ from one pass's; then, whether the prompt was cut as asked."""
-    right, (ran, _, *views) = _reference(call.facts["ids"]), parts
-    for layer in range(len(right.k)):
-        for name, got, wanted in (("K", views[2 * layer], right.k[layer]), ("V", views[2 * layer + 1], right.v[layer])):
-            if got.shape != wanted.shape:
-                tokens = f"layer {layer} {name} has shape {list(got.shape)}, wanted {list(wanted.shape)}"
-                return f"{call.label}: {tokens}, a row for each token of the prompt."
+    right = reference(tuple(ids))
+    if len(layers) != len(right.k):
+        return "what came back could not be read"
+    clean = np.array_equal(array_of(layers[0][1]), right.v[0])
+    for layer, pair in enumerate(layers):
+        for name, given, wanted in zip("KV", pair, (right.k[layer], right.v[layer])):
+            got = array_of(given)
+            if got is None or got.shape != wanted.shape:
+                gives = f"is {shown(given)}" if got is None else f"has shape {list(got.shape)}"
+                return f"layer {layer} {name} {gives}, wanted {list(wanted.shape)}, a row for each token of the prompt"
             differs = (got != wanted).any(axis=(1, 2))
             if differs.any():
-                clean = "" if layer or name == "V" else _layer_0_v(views[1], right.v[0])
-                first = f"layer {layer} {name} differs, first at position {int(np.argmax(differs))}"
-                return f"{call.label}: compared with one pass, {first}{clean}."
-    if ran.tolist() != call.args[1]:
-        return (
-            f"{call.label}: the cache is right, but the chunks that ran have {_sizes(ran.tolist())} tokens, "
-            f"wanted {_sizes(call.args[1])}."
-        )
+                first = f"compared with one pass, layer {layer} {name} differs, first at position {np.argmax(differs)}"
+                # layer 0's values do not depend on positions
+                return first + "; layer 0 V is equal: the right tokens, at wrong positions" * (clean and layer == 0)
+    if list(ran) != sizes:
+        return f"the cache is right, but the chunks that ran have {_few(ran)} tokens, wanted {_few(sizes)}"
     return None
 
 
-def _layer_0_v(got: np.ndarray, wanted: np.ndarray) -> str:
-    """Layer 0's values do not depend on positions: right values beside wrong keys mean that the tokens are right."""
-    return "; layer 0 V is equal: the right tokens, at wrong positions" if np.array_equal(got, wanted) else ""
+def _few(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes[:8])) + (", ..." if len(sizes) > 8 else "")
 
 
-def _sizes(sizes: list[int]) -> str:
-    shown = ", ".join(map(str, sizes[:8]))
-    return shown + (", ..." if len(sizes) > 8 else "")
+def logits_trouble(ids: list[int], sizes: list[int], ran: tuple, logits: object, layers: tuple) -> str | None:
+    right, got = reference(tuple(ids)).logits, array_of(logits)
+    if got is None:
+        return f"the second thing that it returned, the logits, is {shown(logits)}"
+    if got.shape != right.shape:
+        return f"the logits have shape {list(got.shape)}, wanted {list(right.shape)}: the last token's"
+    differs = got != right
+    return f"{differs.sum()} of {len(right)} logits are not those of one pass" if differs.any() else None
 
 
-def _logits_trouble(call: Call, parts: list[np.ndarray]) -> str | None:
-    right, logits = _reference(call.facts["ids"]).logits, parts[1]
-    if logits.shape != right.shape:
-        return (
-            f"{call.label}: the logits have shape {list(logits.shape)}, wanted {list(right.shape)}: the last token's."
-        )
-    if not np.array_equal(logits, right):
-        return f"{call.label}: {int((logits != right).sum())} of {len(right)} logits are not those of one pass."
-    return None
-
-
-def _judge(trouble, count: str):
-    def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-        for call, outcome in zip(calls, outcomes, strict=True):
-            what, parts = _first_part(call, outcome)
-            what = what or trouble(call, parts)
+def group(name: str, trouble: Callable, count: str) -> Group:
+    def wrong_with(call: Call, value: tuple) -> str | None:
+        (jobs,), (results, kept) = call.args, value
+        if len(results) != len(jobs):
+            return f"{call.label}: what came back could not be read."
+        for place, ((ids, sizes), result) in enumerate(zip(jobs, results)):
+            what = trouble(ids, sizes, *result)
             if what:
-                return Verdict(False, what=what + printed_note(outcome))
-        return Verdict(True, count=count.format(len(calls)))
+                behind = " The prompt before it was right." if place else ""
+                return f"prefill of {words(ids, sizes)}: {what}.{behind}"
+        return None if kept else f"{call.label}: the second call changed the cache that the first one returned."
 
-    return judge
+    def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
+        cuts = sum(len(call.args[0]) for call in calls)
+        return first_trouble(calls, outcomes, wrong_with, FORM) or Verdict(True, count=count.format(cuts))
+
+    return Group(name, cases, judge, form=FORM, apart=True)
 
 
-SOLUTION = "course_lib.lessons.nb01_divisible:prefill"
+MISTAKES = r"""
+    start_forgotten
+      start += size  ->
+    The start stays at 0: every chunk begins with the prompt's first token again. The next chunk starts where this one
+    stopped: start += size.
 
-MISTAKES = """
+    start_is_size
+      start += size  ->  start = size
+    The third chunk starts at the length of the second alone. It starts behind all tokens before it: start += size.
+
+    cache_of_other_sizes
+      c.num_layers, c.kv_heads, c.head_dim)  ->  c.num_layers, c.head_dim, c.kv_heads)
+    The cache was made for arrays of another shape: KVCache takes num_layers, kv_heads and head_dim, in this order, and
+    keys have kv_heads heads, not q_heads.
+
+    one_cache_for_all_prompts
+      | def prefill(model, ids, sizes, cache=KVCache(3, 2, 16)):
+      |     start = 0
+      |     for size in sizes:
+      |         logits = run_chunk(model, ids[start : start + size], cache)
+      |         start += size
+      |     return cache, logits
+    The second prompt is put behind the first: one cache serves all prompts. Make a new one in each call, inside the
+    function: a default value, like a variable of the notebook, is made once.
+
     fresh_cache
-      for size in sizes:  ->  for size in sizes:\\n    cache = KVCache(c.num_layers, c.kv_heads, c.head_dim)
+      for size in sizes:  ->  for size in sizes:\n    cache = KVCache(c.num_layers, c.kv_heads, c.head_dim)
     Every chunk gets a new, empty cache, so it sees nothing of the prompt before it, and only the last chunk's tokens
     are returned. Make one cache, above the loop.
 
     blind_chunks
-      for size in sizes:  ->  for size in sizes:\\n    own = KVCache(c.num_layers, c.kv_heads, c.head_dim)
-      size], cache)  ->  size], own)\\nfor layer in range(c.num_layers):\\n    cache.append(layer, *own.view(layer))
+      for size in sizes:  ->  for size in sizes:\n    own = KVCache(c.num_layers, c.kv_heads, c.head_dim)
+      size], cache)  ->  size], own)\nfor layer in range(c.num_layers):\n    cache.append(layer, *own.view(layer))
     Each chunk was computed against an empty cache, as if it were a whole prompt, and the pieces were put together
     afterwards. A chunk must run against what the chunks before it left.
 
@@ -155,14 +151,14 @@ MISTAKES = """
     the prompt.
 
     first_logits
-      start += size  ->  first = first if start else logits\\nstart += size
+      start += size  ->  first = first if start else logits\nstart += size
       return cache, logits  ->  return cache, first
     These are the logits of the first chunk: they say what comes after its last token, in the middle of the prompt. Only
     the chunk that holds the prompt's last token says how the answer begins.
 
     every_chunks_logits
       start = 0  ->  start, kept = 0, []
-      start += size  ->  start += size\\nkept.append(logits)
+      start += size  ->  start += size\nkept.append(logits)
       return cache, logits  ->  return cache, np.array(kept)
     The logits of every chunk are kept. Those of the earlier chunks predict a token that the prompt already has: keep
     the last chunk's alone.
@@ -175,28 +171,21 @@ MISTAKES = """
 
     equal_chunks
       in sizes:  ->  in [sizes[0]] * len(sizes):
-      size], cache)  ->  size], cache) if start < len(ids) else logits
-    Every chunk is taken to be as long as the first, which is right for equal chunks only. A chunk starts where the one
-    before it stopped, and has its own length.
-
-    equal_chunks_raises
-      in sizes:  ->  in [sizes[0]] * len(sizes):
     Every chunk is taken to be as long as the first: ragged chunks then run out of tokens, or leave some over. A chunk
     starts where the one before it stopped.
 
     index_times_own_size
-      for size in sizes:  ->  for i, size in enumerate(sizes):\\n    start = i * size
-      size], cache)  ->  size], cache) if start < len(ids) else logits
+      for size in sizes:  ->  for i, size in enumerate(sizes):\n    start = i * size
     The start is the chunk's number times its own length, which is right for equal chunks only. Keep a running start.
 
     mean_logits
       start = 0  ->  start, kept = 0, []
-      start += size  ->  start += size\\nkept.append(logits)
+      start += size  ->  start += size\nkept.append(logits)
       return cache, logits  ->  return cache, np.mean(kept, axis=0, dtype=np.float32)
     These are the mean of all chunks' logits. Only the last chunk's say how the answer begins.
 
     stop_is_size
-      ids[start : start + size], cache)  ->  ids[start:size], cache) if start < size else logits
+      start + size], cache)  ->  size], cache)
     A slice ids[a:b] stops in front of position b: b is not its length. The chunk is ids[start : start + size].
 
     one_token_overlap
@@ -210,7 +199,7 @@ MISTAKES = """
     is in the cache: run only the new tokens.
 
     recomputed
-      for size in sizes:  ->  for size in sizes:\\n    cache = KVCache(c.num_layers, c.kv_heads, c.head_dim)
+      for size in sizes:  ->  for size in sizes:\n    cache = KVCache(c.num_layers, c.kv_heads, c.head_dim)
       ids[start :  ->  ids[:
     The cache is thrown away before each chunk and the prompt computed from its beginning again. The result is right,
     and the steps get longer and longer: nothing has been divided.
@@ -222,7 +211,7 @@ MISTAKES = """
 
     back_to_front
       start = 0  ->  start = len(ids)
-      for size in sizes:  ->  for size in reversed(sizes):\\n    start -= size
+      for size in sizes:  ->  for size in reversed(sizes):\n    start -= size
       start += size  ->
     The chunks run back to front. A chunk needs the keys and values of all tokens before it, so the order is not free:
     the first chunk first.
@@ -232,20 +221,15 @@ MISTAKES = """
     The two results are swapped: the cache comes first, then the logits.
 """
 
-EXERCISE = Exercise(
-    name="prefill",
-    groups=(
-        Group("kv", kv_cases, _judge(_kv_trouble, "{} cuts leave one pass's K and V, in every bit")),
-        Group("logits", logits_cases, _judge(_logits_trouble, "{} cuts give one pass's logits, in every bit")),
-    ),
-    same=same,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[
+        group("kv", kv_trouble, "{} cuts leave one pass's K and V, in every bit"),
+        group("logits", logits_trouble, "{} cuts give one pass's logits, in every bit"),
+    ],
+    mistakes=MISTAKES,
     reread="Reread notebook 01, section 3.",
     imports="import numpy as np\nfrom course_lib.lessons.nb01_divisible import KVCache, run_chunk",
-    solution=SOLUTION,
-    library=(
-        "course_lib.prefill:prefill",
-        "course_lib.prefill:one_pass",
-    ),
-    driver=drive,
+    library=("course_lib.prefill:prefill", "course_lib.prefill:one_pass"),
+    driver=nb01.prefills,
 )

@@ -6,12 +6,14 @@ import math
 
 import numpy as np
 
-from autograder.compare import first_far_index, first_trouble, keeps_bits, same_floats, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
+from autograder.compare import first_far_index, first_trouble, keeps_bits, same_integers, wrong_shape
+from autograder.exercise import Call, Group, Outcome, Verdict
 from autograder.exercises.nb02_mask import causal
-from autograder.kept import known_mistakes
+from autograder.kit import exercise
 
+SOLUTION = "course_lib.attention.reference:attend"
 AXES = "a row for each query, a column for each of head_dim"
+CLOSE = 1e-4  # of the largest value; the exact operations are within 5e-5, float16 results or weights are not
 ROUNDING = (
     "A plain matrix product or sum does this: how many rows and keys there are decides in which order it adds, and "
     "rounded sums depend on their order. exact.matmul, exact.exp and exact.weighted_mean round no sum."
@@ -27,39 +29,42 @@ def oracle(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray) -> np.
 
 
 def _call(q, k, v, mask, **facts) -> Call:
-    shapes = ", ".join(
-        f"{name} {list(x.shape)}" for name, x in zip(("q", "k", "v", "mask"), (q, k, v, mask), strict=True)
-    )
+    shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in (("q", q), ("k", k), ("v", v), ("mask", mask)))
     return Call((q, k, v, mask), f"attend({shapes})", facts)
 
 
-def _vectors(rng: np.random.Generator, tokens: int, head_dim: int, scale: float = 1.0) -> list[np.ndarray]:
+def _vectors(rng: np.random.Generator, tokens: int, head_dim: int) -> list[np.ndarray]:
     """q, k, v whose scale differs from token to token, so that every row has another largest score."""
     q, k, v = (rng.standard_normal((tokens, head_dim)).astype(np.float32) for _ in range(3))
-    return [q * np.float32(scale) * rng.uniform(0.3, 2.0, (tokens, 1)).astype(np.float32), k, v]
+    return [q * rng.uniform(0.3, 2.0, (tokens, 1)).astype(np.float32), k, v]
 
 
 def logic_cases(seed: int) -> list[Call]:
-    """Chunks of several lengths and caches, a decode, a mask that is not causal, and scores beyond float32's exp."""
+    """Chunks behind caches of several lengths, a decode, one token alone; scores far below 0, and far above.
+
+    Then a mask that is not causal, and the same call with other queries, keys, values and mask in turn.
+    """
     rng = np.random.default_rng(seed)
     calls = []
-    for chunk_len, cached_len, head_dim, scale in (
-        (3, 5, 16, 1.0),
-        (1, 12, 8, 1.0),
-        (7, 0, 16, 1.0),
-        (5, 20, 32, 1.0),
-        (6, 4, 16, 60.0),
-    ):
-        chunk_len, cached_len = (
-            chunk_len + int(rng.integers(0, 3)) * (chunk_len > 1),
-            cached_len + int(rng.integers(0, 3)),
-        )
-        q, k, v = _vectors(rng, chunk_len + cached_len, head_dim, scale)
+    for chunk_len, cached_len, head_dim in ((3, 5, 16), (1, 12, 64), (1, 0, 32), (7, 0, 16), (5, 20, 32), (6, 4, 16)):
+        chunk_len += int(rng.integers(0, 3)) * (chunk_len > 1)
+        cached_len += int(rng.integers(0, 3)) * (cached_len > 0)
+        q, k, v = _vectors(rng, chunk_len + cached_len, head_dim)
         calls.append(_call(q[cached_len:], k, v, causal(chunk_len, cached_len)))
+    low, steep, q = ((rng.standard_normal((n, 16)) / 4).astype(np.float32) for n in (9, 9, 4))
+    calls.append(_call(np.full((4, 16), -8, np.float32), low + 8, v[:9], causal(4, 5)))
+    steep[:, 0], q[:, 0] = range(8, 17), (4, 60, 2, 30)  # scores up to 240, the largest of them hidden
+    calls.append(_call(q, steep, v[:9], causal(4, 5)))
+    first, other = _scattered(rng), _scattered(rng)
+    calls.append(_call(*first))
+    return calls + [_call(*first[:i], other[i], *first[i + 1 :]) for i in range(4)]
+
+
+def _scattered(rng: np.random.Generator) -> list[np.ndarray]:
     q, k, v = _vectors(rng, 9, 16)
-    scattered = rng.random((4, 9)) < 0.5
-    scattered[np.arange(4), rng.integers(0, 9, 4)] = True  # every query sees some key
-    return [*calls, _call(q[:4], k, v, scattered)]
+    mask = rng.random((4, 9)) < 0.5
+    mask[np.arange(4), rng.integers(0, 9, 4)] = True  # every query sees some key
+    return [q[:4], k, v, mask]
 
 
 def _logic(call: Call, got: np.ndarray) -> str | None:
@@ -67,15 +72,20 @@ def _logic(call: Call, got: np.ndarray) -> str | None:
     shape = wrong_shape(call, got, wanted.shape, AXES)
     if shape or got.dtype.kind not in "biuf":
         return shape or f"{call.label} has dtype {got.dtype}, wanted float32."
-    at = first_far_index(got, wanted)
+    at = first_far_index(got, wanted, CLOSE)
     if at is None:
-        return None
-    nan = (
-        " NaN comes from exp of a number that is too large, or from a row in which no key is left."
-        if np.isnan(got[at])
-        else ""
-    )
-    return f"{call.label}: row {at[0]}, column {at[1]} is {got[at]:.4g}, it should be {wanted[at]:.4g}.{nan}"
+        return None if got.dtype == np.float32 else f"{call.label} has dtype {got.dtype}, wanted float32."
+    nan = " NaN comes from exp of a number that is too large, or from a row in which no key is left."
+    what = f"{call.label}: row {at[0]}, column {at[1]} is {got[at]:.4g}, it should be {wanted[at]:.4g}."
+    return what + nan * bool(np.isnan(got[at]))
+
+
+def same(a: Outcome, b: Outcome) -> bool:
+    """Close numbers of the same dtype, or the same error."""
+    x, y = (getattr(outcome, "value", None) for outcome in (a, b))
+    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+        return x.dtype == y.dtype and x.shape == y.shape and first_far_index(x, y, CLOSE) is None
+    return same_integers(a, b)
 
 
 def judge_logic(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
@@ -89,25 +99,16 @@ def bits_cases(seed: int) -> list[Call]:
     computing in float64 and rounding at the end does not hide in which order the sums were added.
     """
     rng = np.random.default_rng(seed)
-    tokens, calls = 96, []
+    tokens, hit = 96, int(rng.integers(20, 60))
     q, k, v = _vectors(rng, tokens, 64)
+    k[:, 0], q[60] = 8, 0
+    q[60, 0] = -250  # all scores of this query are -250
     v = halfway(q[40], k[:41], v)
-    calls.append(_call(q, k, v, causal(tokens, 0), rows=(0, tokens)))
-    hit = int(rng.integers(20, 60))
-    for start, stop in (
-        (0, 1),
-        (40, 41),
-        (0, 2),
-        (2, 5),
-        (5, 12),
-        (12, 43),
-        (43, 96),
-        (hit, hit + 3),
-        (hit, 96),
-        (95, 96),
-    ):
-        calls.append(_call(q[start:stop], k[:stop], v[:stop], causal(stop - start, start), rows=(start, stop)))
-    return calls
+    chunks = [(0, tokens), (0, 1), (40, 41), (0, 2), (2, 5), (5, 12), (12, 43), (43, 96)]
+    return [
+        _call(q[start:stop], k[:stop], v[:stop], causal(stop - start, start), rows=(start, stop))
+        for start, stop in (*chunks, (hit, hit + 3), (hit, 96), (95, 96))
+    ]
 
 
 def halfway(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -116,7 +117,7 @@ def halfway(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     scores = np.array([math.fsum(q * key) for key in k]) / math.sqrt(len(q))
     weights = np.exp(scores - scores.max())
     weights /= math.fsum(weights)
-    by_weight = np.argsort(weights)
+    by_weight = 1 + np.argsort(weights[1:])  # key 0 stays as it is: the first query sees no other
     coarse, fine, finest = by_weight[len(k) // 2], by_weight[len(k) // 4], by_weight[0]
     v = v.copy()
     v[[fine, finest]] = 0  # a small weight times a small value: steps far below what float64 resolves
@@ -136,8 +137,6 @@ def judge_bits(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     """Passed if the values are right and each chunk's rows equal those of the answer's own one pass in every bit."""
     return keeps_bits(calls, outcomes, _logic, lambda row: f"the query at position {row}", ROUNDING)
 
-
-SOLUTION = "course_lib.attention.reference:attend"
 
 MISTAKES = f"""
     no_scale
@@ -179,9 +178,19 @@ MISTAKES = f"""
       scores - scores.max(axis=-1, keepdims=True)  ->  scores
     The row's maximum is not subtracted before exp. Weights then grow beyond 1, and overflow when scores are large.
 
+    maximum_from_zero
+      scores.max(axis=-1, keepdims=True)  ->  scores.max(axis=-1, keepdims=True, initial=0)
+    The maximum of a row is never below 0 here, whatever its scores are. When all scores of a row are far below 0, every
+    weight becomes 0. Begin with minus infinity, or with the row's first score.
+
     no_normalisation
       exact.weighted_mean(weights, v)  ->  exact.matmul(weights.astype(np.float32), v)
     The weights are not divided by their sum: a query that sees more keys gets a longer vector.
+
+    float64_result
+      exact.weighted_mean(weights, v)  ->  (weights @ v) / weights.sum(axis=-1, keepdims=True)
+    The numbers are right, and the result is float64. np.sqrt and exact.exp give float64, and all that is computed with
+    them is float64 again. The cache and the next layer are float32: exact.weighted_mean gives the dtype of the values.
 
     float64_rounded
       | q, k, v = (x.astype(np.float64) for x in (q, k, v))
@@ -213,12 +222,11 @@ MISTAKES = f"""
     {ROUNDING}
 """
 
-EXERCISE = Exercise(
-    name="attend",
-    groups=(Group("logic", logic_cases, judge_logic), Group("bits", bits_cases, judge_bits)),
-    same=same_floats,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[Group("logic", logic_cases, judge_logic), Group("bits", bits_cases, judge_bits, apart=True)],
+    mistakes=MISTAKES,
     reread="Reread notebook 02, section 4.",
     imports="import numpy as np\nfrom course_lib.arithmetic import exact",
-    solution=SOLUTION,
+    same=same,
 )

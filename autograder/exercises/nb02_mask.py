@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
 
-from autograder.compare import first_index, first_trouble, returned, same_integers, spans, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
+from autograder.compare import first_index, first_trouble, returned, spans, wrong_shape
+from autograder.exercise import Call, Group, Outcome, Verdict
 from autograder.exercises import kv
-from autograder.kept import known_mistakes
+from autograder.kit import draws, exercise, values
 
+SOLUTION = "course_lib.attention.mask:chunk_attention_mask"
 AXES = "a row for each new token, a column for each key, cached keys first"
 
 
@@ -18,7 +22,23 @@ def causal(chunk_len: int, cached_len: int) -> np.ndarray:
     return np.tril(np.ones((total, total), dtype=bool))[cached_len:]
 
 
-def mask_trouble(call: Call, got: np.ndarray, wanted: np.ndarray, axes: str) -> str | None:
+def chunks(seed: int) -> Iterator[tuple[int, int]]:
+    """First chunks, decodes, long chunks and caches; chunks that end where a block ends, or straddle its end."""
+    draw = draws(seed)
+    yield from ((3, 5), (5, 3), (1, 0), (1, draw(2, 60)), (draw(2, 40), 0), (draw(2, 16), 1), (16, 16 * draw(2, 5)))
+    first = draw(2, 15)
+    yield from ((first, 16 - first), (16, draw(1, 16)), (draw(2, 20), draw(300, 400)), (draw(270, 300), 3))
+    for _ in range(4):
+        cached = draw(1, 70)
+        yield cached + draw(1, 9), cached
+        yield draw(2, 50), draw(51, 70)
+
+
+def label(chunk_len: int, cached_len: int) -> str:
+    return f"chunk_attention_mask({chunk_len}, {cached_len})"
+
+
+def trouble(call: Call, got: np.ndarray, wanted: np.ndarray, axes: str = AXES) -> str | None:
     """What is wrong with a mask: its shape, its dtype, or else its first wrong row."""
     shape = wrong_shape(call, got, wanted.shape, axes)
     if shape or got.dtype.kind not in "biu":
@@ -39,52 +59,33 @@ def _keys(n: int) -> str:
     return "no key" if n == 0 else "1 key" if n == 1 else f"{n} keys"
 
 
-def _call(chunk_len: int, cached_len: int, **facts) -> Call:
-    return Call((chunk_len, cached_len), f"chunk_attention_mask({chunk_len}, {cached_len})", facts)
-
-
-def value_cases(seed: int) -> list[Call]:
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    pairs = [(3, 5), (1, 0), (1, draw(2, 60)), (draw(2, 40), 0), (draw(2, 16), 1), (16, 16 * draw(1, 4) + 16)]
-    chunk = draw(1, 15)
-    pairs += [(chunk, 16 - chunk), (16, draw(1, 16))]  # a chunk that ends where a block ends; one that straddles
-    while len(pairs) < 12:
-        pair = (draw(2, 50), draw(1, 70))
-        if pair[0] != pair[1] and pair not in pairs:
-            pairs.append(pair)
-    return [_call(*pair) for pair in pairs]
-
-
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    trouble = first_trouble(calls, outcomes, lambda call, got: mask_trouble(call, got, causal(*call.args), AXES))
-    return trouble or Verdict(True, count=f"{len(calls)} cases")
-
-
 def kv_cases(seed: int) -> list[Call]:
-    return [_call(take, cut.hit + computed, cut=cut) for cut in kv.three_cuts(seed) for computed, take in cut.chunks()]
+    """A call for each chunk of three prompts, the last of them cut in two ways."""
+    cuts = kv.three_cuts(seed)
+    cuts.append(replace(cuts[-1], sizes=(2 * kv.BLOCK, len(cuts[-1].ids) - 2 * kv.BLOCK)))
+    chunks = [(cut, take, cut.hit + computed) for cut in cuts for computed, take in cut.chunks()]
+    return [Call((take, cached), label(take, cached), {"cut": cut}) for cut, take, cached in chunks]
 
 
 def judge_kv(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
+    """Passed if the model, run with these masks, leaves one pass's cache and logits."""
+
     def usable(call: Call, got: np.ndarray) -> str | None:
         """What the model cannot run with. All other mistakes show in the KV cache."""
         wanted = causal(*call.args)
         if got.shape != wanted.shape or got.dtype.kind not in "biu":
-            return mask_trouble(call, got, wanted, AXES)
+            return trouble(call, got, wanted)
         blind = np.flatnonzero(~got.astype(bool).any(axis=1))
         return f"Row {blind[0]} of {call.label} sees no key at all; a token always sees itself." if len(blind) else None
 
-    trouble = first_trouble(calls, outcomes, usable)
-    return trouble or kv.judge_cuts(
+    return first_trouble(calls, outcomes, usable) or kv.judge_cuts(
         calls,
         returned(outcomes),
         lambda table: {"mask": lambda chunk_len, cached_len: table[chunk_len, cached_len].astype(bool)},
     )
 
 
-SOLUTION = "course_lib.attention.mask:chunk_attention_mask"
-
-MISTAKES = """
+MISTAKES = r"""
     top_left
       query = cached_len + np  ->  query = np
     This is the triangle anchored at the top left, what torch's is_causal=True gives: it counts rows from the start of
@@ -111,6 +112,17 @@ MISTAKES = """
       key <= query  ->  key <= query + 1
     Each query sees one key too many, the token that comes next. With 0-based positions the query at position p sees
     keys 0 to p.
+
+    greater_equal
+      key <= query  ->  key >= query
+    The comparison is turned round: a query sees its own key and the later ones, not the earlier ones. A key is seen if
+    it stands at the query's position or before it.
+
+    total_for_cached
+      query = cached_len + np.arange  ->  query = cached_len - chunk_len + np.arange
+      np.arange(cached_len + chunk_len)  ->  np.arange(cached_len)
+    cached_len is taken for the number of all keys. It counts the cached ones alone; the chunk's own keys come after
+    them.
 
     strict
       key <= query  ->  key < query
@@ -143,12 +155,10 @@ MISTAKES = """
     This is the mask of the worked example, 3 new tokens after 5 cached, whatever the arguments are.
 """
 
-EXERCISE = Exercise(
-    name="chunk_attention_mask",
-    groups=(Group("values", value_cases, judge_values), Group("kv", kv_cases, judge_kv)),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[values("values", SOLUTION, chunks, label, trouble), Group("kv", kv_cases, judge_kv)],
+    mistakes=MISTAKES,
     reread="Reread notebook 02, section 2.",
-    solution=SOLUTION,
     library=("course_lib.attention.mask:ragged_mask",),
 )

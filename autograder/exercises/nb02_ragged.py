@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from autograder.compare import first_index, first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.exercises.nb02_mask import mask_trouble
-from autograder.kept import known_mistakes
+from autograder.compare import first_index
+from autograder.exercise import Call
+from autograder.exercises import nb02_mask
+from autograder.kit import draws, exercise, values
 
+SOLUTION = "course_lib.attention.mask:ragged_mask"
 AXES = "a row for each new token of the batch, a column for each key of the batch"
 
 
-def visible(q_lens: list[int], kv_lens: list[int]) -> np.ndarray:
-    """The same request, and not later: from the request and the position of every row and column."""
-    q_request, kv_request = np.repeat(np.arange(len(q_lens)), q_lens), np.repeat(np.arange(len(kv_lens)), kv_lens)
-    q_position = np.concatenate([np.arange(kv - q, kv) for q, kv in zip(q_lens, kv_lens, strict=True)])
-    kv_position = np.concatenate([np.arange(kv) for kv in kv_lens])
-    return (q_request[:, None] == kv_request) & (kv_position <= q_position[:, None])
+def batches(seed: int) -> Iterator[tuple[list[int], list[int]]]:
+    """Batches of 1 to 6 requests: decodes among chunks, first chunks among later ones, in any order; equal requests."""
+    draw = draws(seed)
+    yield from (([3, 2], [8, 2]), ([2, 3], [2, 8]), ([3, 2], [5, 9]), ([6, 1], [8, 2]), ([2, 5, 1], [9, 9, 9]))
+    yield [1, 3, 1], [draw(5, 9), 3 + draw(2, 6), draw(9, 14)]
+    yield [draw(2, 9)], [draw(12, 30)]
+    yield [draw(2, 9), 1, draw(2, 5)], [draw(270, 300), draw(20, 30), 9]
+    yield [1, 1, 1], [draw(2, 5), draw(5, 9), draw(10, 20)]  # decodes alone
+    yield [1, 4, 1], [1, 4, 1]  # nothing is cached; two prompts of one token
+    q, cached = draw(2, 6), draw(3, 9)
+    yield [q, q, 1, q], [q + cached, q + cached, 2, q]  # equal requests
+    for count in (2, 3, 4, 6):
+        q_lens = [draw(2, 12)] + [1 if draw(0, 10) < 4 else draw(2, 12) for _ in range(count - 1)]
+        kv_lens = [q_lens[0] + draw(1, 20)] + [q + draw(0, 2) * draw(1, 25) for q in q_lens[1:]]
+        order = np.random.default_rng(seed + count).permutation(count) if count > 2 else [0, 1]
+        yield [q_lens[i] for i in order], [kv_lens[i] for i in order]
 
 
-def value_cases(seed: int) -> list[Call]:
-    """Batches of 1 to 5 requests: decodes among chunks, first chunks among later ones, in any order."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    batches = [([3, 2], [8, 2]), ([1, 3, 1], [draw(5, 9), 3 + draw(2, 6), draw(9, 14)]), ([draw(2, 9)], [draw(12, 30)])]
-    for count in (2, 3, 4, 5, 3, 4):
-        q_lens = [1 if rng.random() < 0.4 else draw(2, 12) for _ in range(count)]
-        q_lens[draw(0, count)] = draw(3, 12)  # no batch of decodes alone: a decode shows no mistake inside a chunk
-        kv_lens = [q + (0 if rng.random() < 0.25 else draw(1, 25)) for q in q_lens]
-        if kv_lens[0] == q_lens[0]:
-            kv_lens[0] += draw(1, 20)
-        batches.append((q_lens, kv_lens))
-    batches.append(([1, 1, 1], [draw(1, 4), draw(5, 9), draw(10, 20)]))
-    return [Call(batch, f"ragged_mask({batch[0]}, {batch[1]})") for batch in batches]
-
-
-def _trouble(call: Call, got: np.ndarray) -> str | None:
-    wanted = visible(*call.args)
-    what = mask_trouble(call, got, wanted, AXES)
+def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
+    what = nb02_mask.trouble(call, got, wanted, AXES)
     if what and got.shape == wanted.shape and got.dtype.kind in "biu":
         row = first_index(got != wanted)[0]
         request = int(np.searchsorted(np.cumsum(call.args[0]), row, side="right"))
@@ -46,13 +42,7 @@ def _trouble(call: Call, got: np.ndarray) -> str | None:
     return what
 
 
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} batches")
-
-
-SOLUTION = "course_lib.attention.mask:ragged_mask"
-
-MISTAKES = """
+MISTAKES = r"""
     one_request
       | total, new = sum(kv_lens), sum(q_lens)
       | return np.tril(np.ones((new, total), dtype=bool), k=total - new)
@@ -89,6 +79,32 @@ MISTAKES = """
       key <= query  ->  (key <= query) & (key >= kv_len - q_len)
     Inside each chunk it is right, but the cached keys of every request are hidden.
 
+    greater_equal
+      key <= query  ->  key >= query
+    The comparison is turned round: a query sees its own key and the later ones of its request, not the earlier ones.
+
+    keys_for_cached
+      query = kv_len - q_len + np  ->  query = kv_len + np
+      key = np.arange(kv_len)[None, :]  ->  key = np.arange(kv_len + q_len)[None, :]
+    The request's kv_len is taken for its cached tokens, as in chunk_attention_mask(q_len, kv_len). kv_len counts the
+    new tokens as well, so kv_len - q_len are cached.
+
+    columns_by_new_tokens
+      column += kv_len  ->  column += q_len
+    The next request's columns begin q_len columns further on. Columns are keys: go on by kv_len.
+
+    column_stays
+      column += kv_len  ->
+    The columns of every request begin at key 0, where those of request 0 are: add kv_len after each request.
+
+    rows_by_keys
+      row += q_len  ->  row += kv_len
+    The next request's rows begin kv_len rows further on. Rows are new tokens: go on by q_len.
+
+    row_stays
+      row += q_len  ->
+    The rows of every request begin at row 0, where those of request 0 are: add q_len after each request.
+
     strict
       key <= query  ->  key < query
     Each query misses its own key: < where <= belongs.
@@ -121,11 +137,11 @@ MISTAKES = """
     Everything is True: every token sees every key of every request.
 """
 
-EXERCISE = Exercise(
-    name="ragged_mask",
-    groups=(Group("values", value_cases, judge_values),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[
+        values("values", SOLUTION, batches, lambda q, kv: f"ragged_mask({q}, {kv})", trouble, count="batches"),
+    ],
+    mistakes=MISTAKES,
     reread="Reread notebook 02, section 3.",
-    solution=SOLUTION,
 )

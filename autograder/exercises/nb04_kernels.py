@@ -3,92 +3,141 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from autograder.compare import first_far_index, first_trouble, keeps_bits, wrong_shape
-from autograder.exercise import Call, Outcome, Raised, Verdict
+from autograder.compare import first_far_index, first_index, first_trouble, keeps_bits, same_integers, wrong_shape
+from autograder.exercise import Call, Group, Outcome, Raised, Returned, Verdict
+from autograder.plain import Other, short
 
-WITHIN = {"float32": 1e-5, "bfloat16": 1e-2}  # of the largest wanted value; rounding once to bfloat16 costs up to 4e-3
+DTYPES = ("float32", "bfloat16")
 TOKENS = 132  # more than two blocks of 64
+FORM = (str, object, object, bool)  # of what the drivers of the kernels return
 ALIKE = 0.999  # the fickle product leaves other bits for each way to cut rows, and the same for the same way
+UNSEEN = (
+    "Your values are right, but no matrix product of torch's was seen: yours are computed in NumPy, and with their "
+    "terms in another order they have other last bits. No library promises in which order a product adds."
+)
+WITH_TORCH = "Multiply with torch, as in x @ w. The check then makes the order depend on the shape of each product."
 
 
-def cuts(rng: np.random.Generator, dtype: str) -> list[tuple[int, int]]:
-    """Chunks of TOKENS positions: of 1, of 7, of 64, of 100, ragged ones; fewer in bfloat16, to save time."""
+def tensor_arg(x: np.ndarray, dtype: str) -> np.ndarray:
+    """x (float32) as plain data for a tensor of `dtype`: itself, or for bfloat16 its bits, rounded half to even."""
+    x = np.ascontiguousarray(x, dtype=np.float32)
+    if dtype == "float32":
+        return x
+    word = x.view(np.uint32)
+    return ((word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+
+
+def values(arg: np.ndarray) -> np.ndarray:
+    """The numbers of a `tensor_arg` as float32."""
+    return (arg.astype(np.uint32) << 16).view(np.float32) if arg.dtype == np.uint16 else arg
+
+
+def kernel_call(
+    name: str, arrays: Mapping[str, np.ndarray], start: int, dtype: str, size: Sequence[int] = (), **facts: Any
+) -> Call:
+    """A call with these arrays as tensors of `dtype`; size: (tile,) or (block,), or nothing.
+
+    facts["series"] says with which calls it is compared: those of one dtype and size.
+    """
+    args = (*(tensor_arg(x, dtype) for x in arrays.values()), start, *size)
+    shapes = [f"{key} {list(x.shape)}" for key, x in arrays.items()]
+    last = [f"{'tile' if 'w' in arrays else 'block'}={number}" for number in size]
+    facts |= {"dtype": dtype, "start": start, "series": " with ".join([dtype, *last])}
+    return Call(args, f"{name}({', '.join([*shapes, f'start={start}', *last])}) in {dtype}", facts)
+
+
+def cuts(rng: np.random.Generator, dtype: str, size: Sequence[int]) -> list[tuple[int, int]]:
+    """One pass over TOKENS positions, and chunks of 1, of 7, of 64, of 100, ragged ones; not all in each series."""
+    if size:
+        return [(0, TOKENS), (TOKENS - 1, TOKENS), (size[0] + 7, size[0] + 10), (30, 30 + int(rng.integers(31, 45)))]
     one, seven, hit = int(rng.integers(1, 40)), 7 * int(rng.integers(2, 17)), int(rng.integers(17, 60))
-    few = [(one, one + 1), (seven, seven + 7), (TOKENS - 100, TOKENS), (hit, hit + 23)]
-    if dtype == "bfloat16":
-        return few
+    few = [(0, 1), (TOKENS - 1, TOKENS), (one, one + 1), (seven, seven + 7), (TOKENS - 100, TOKENS), (hit, hit + 23)]
     end = int(rng.integers(70, 100))
-    return [(0, 1), (TOKENS - 1, TOKENS), *few, (64, 128), (65, end), (end, end + 17)]
+    return [(0, TOKENS), *few, *([(64, 128), (65, end), (end, end + 17)] if dtype == "float32" else [])]
 
 
-def logic(oracle: Callable[[Call], np.ndarray], axes: str) -> Callable[[Call, np.ndarray], str | None]:
-    """What is wrong with one returned array: shape, values, or numbers that its dtype does not hold."""
+def kernel_groups(
+    logic_cases: Callable[[int], list[Call]],
+    bits_cases: Callable[[int], list[Call]],
+    *,
+    oracle: Callable[[Call], np.ndarray],
+    limit: Callable[[np.ndarray, str], Any],
+    axes: str,
+    whose: str,
+    which: str,
+) -> tuple[Group, Group]:
+    """The groups logic and bits of a kernel.
 
-    def wrong_with(call: Call, got: np.ndarray) -> str | None:
-        wanted, dtype = oracle(call), call.facts["dtype"]
-        shape = wrong_shape(call, got, wanted.shape, axes)
-        if shape or got.dtype.kind not in "biuf":
-            return shape or f"{call.label} has dtype {got.dtype}, wanted {dtype}."
-        at = first_far_index(got, wanted, WITHIN[dtype])
-        if at is not None:
+    oracle   the right numbers in float64
+    limit    limit(wanted, dtype): how far from them a result may be
+    axes     what the axes of a result are
+    whose    names a row, such as "the query at position"
+    which    what makes bits depend on the cut
+    """
+
+    def wrong_with(call: Call, got: tuple) -> str | None:
+        (dtype, value, *_), wanted = got, oracle(call)
+        if not dtype or not isinstance(value, np.ndarray):
+            return no_tensor(call, value)
+        shape = wrong_shape(call, value, wanted.shape, axes)
+        if shape or value.dtype.kind not in "biuf":
+            return shape or f"{call.label} has dtype {dtype}."
+        with np.errstate(invalid="ignore"):
+            far = ~(np.abs(value.astype(np.float64) - wanted) <= limit(wanted, call.facts["dtype"]))
+        if far.any():
+            at = first_index(far)
             row = f"row {at[0]} (position {call.facts['start'] + at[0]}), column {at[1]}"
-            return f"{call.label}: {row} is {got[at]:.6g}, it should be {wanted[at]:.6g}{_nan(got[at])}."
-        if dtype == "bfloat16" and (got.astype(np.float32).view(np.uint32) & 0xFFFF).any():
-            return f"{call.label} was given bfloat16 and returned numbers that bfloat16 does not hold."
-        if dtype == "float32" and got.dtype == np.float64:
-            return f"{call.label} was given float32 and returned float64."
-        return None
+            nan = " (NaN comes from inf - inf or 0 / 0: a row in which no key is left, or exp of a large number)"
+            wrong = f"{value[at]:.6g}, it should be {wanted[at]:.6g}{nan * math.isnan(value[at])}"
+            return f"{call.label}: {row} is {wrong}."
+        held = dtype == call.facts["dtype"] and np.array_equal(values(tensor_arg(value, dtype)), value)
+        return None if held else f"{call.label} was given {call.facts['dtype']} and returned {dtype}."
 
-    return wrong_with
+    def logic(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
+        trouble = first_trouble(calls, outcomes, wrong_with, FORM)
+        return trouble or Verdict(True, count=f"{len(calls)} cases close to float64")
 
-
-def _nan(value: float) -> str:
-    return " (NaN comes from inf - inf or 0 / 0: a row in which no key is left, or exp of a large number)" * bool(
-        math.isnan(value)
-    )
-
-
-def judge_logic(wrong_with: Callable) -> Callable[[list[Call], list[Outcome]], Verdict]:
-    def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-        return first_trouble(calls, outcomes, wrong_with) or Verdict(True, count=f"{len(calls)} cases close to float64")
-
-    return judge
-
-
-def judge_bits(wrong_with: Callable, whose: str, which: str) -> Callable[[list[Call], list[Outcome]], Verdict]:
-    """In each dtype, the answer's chunks against its one pass. `whose` names a row, such as "the query at position"."""
-
-    def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-        chunks = 0
-        for dtype in WITHIN:
-            mine = [i for i, call in enumerate(calls) if call.facts["dtype"] == dtype]
-            verdict = keeps_bits(
-                [calls[i] for i in mine],
-                [outcomes[i] for i in mine],
-                wrong_with,
-                lambda row, dtype=dtype: f"in {dtype}, {whose} {row}",
-                which,
-            )
+    def bits(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
+        trouble = first_trouble(calls, outcomes, wrong_with, FORM)
+        if trouble:
+            return trouble
+        for _, result, turned, fickle in (o.value for o in outcomes):
+            if not fickle and not (isinstance(turned, np.ndarray) and np.array_equal(turned, result)):
+                return Verdict(False, what=UNSEEN, which=WITH_TORCH)
+        series = list(dict.fromkeys(call.facts["series"] for call in calls))
+        for one in series:
+            mine = [(c, Returned(o.value[1])) for c, o in zip(calls, outcomes) if c.facts["series"] == one]
+            verdict = keeps_bits(*zip(*mine), lambda *_: None, lambda row, one=one: f"in {one}, {whose} {row}", which)
             if not verdict.passed:
                 return verdict
-            chunks += len(mine) - 1
+        chunks = len(calls) - len(series)
         return Verdict(True, count=f"{chunks} chunks equal one pass in every bit, float32 and bfloat16")
 
-    return judge
+    return Group("logic", logic_cases, logic, FORM), Group("bits", bits_cases, bits, FORM, apart=True)
+
+
+def no_tensor(call: Call, value: Any) -> str:
+    """What came instead of a tensor, in a sentence."""
+    kinds = {type(None): "None (does it end in a return line?)", np.ndarray: "a NumPy array", tuple: "a list or tuple"}
+    kind = value.kind if isinstance(value, Other) else kinds.get(type(value), short(value, 80))
+    return f"{call.label} returned {kind}, and not a torch tensor."
 
 
 def same(a: Outcome, b: Outcome) -> bool:
-    """Arrays of one shape, as close as two roundings to bfloat16; or errors of one type."""
+    """Results of one dtype and shape, as close as two roundings to bfloat16; or the same error."""
     if isinstance(a, Raised) or isinstance(b, Raised):
-        return isinstance(a, Raised) and isinstance(b, Raised) and a.type == b.type
-    x, y = a.value, b.value
+        return same_integers(a, b)
+    (mine, x, *_), (theirs, y, *_) = a.value, b.value
     if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
-        return type(x) is type(y) and x == y
-    return x.shape == y.shape and x.dtype.kind == y.dtype.kind == "f" and first_far_index(x, y, 1e-2) is None
+        return same_integers(Returned(x), Returned(y))
+    if mine != theirs or x.shape != y.shape or not x.dtype.kind == y.dtype.kind == "f":
+        return False
+    return first_far_index(x, y, 1e-2) is None
 
 
 def midpoints(weights: Sequence[float], values: np.ndarray, steps: Sequence[int]) -> np.ndarray:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from autograder.exercise import Call, Exercise, Group
-from autograder.exercises.fickle import on_fickle_tensors, tensor_arg, values
-from autograder.exercises.nb04_kernels import ALIKE, TOKENS, cuts, judge_bits, judge_logic, logic, midpoints, same
-from autograder.kept import known_mistakes
+from autograder.drivers import nb04
+from autograder.exercise import Call
+from autograder.exercises.nb04_kernels import ALIKE, TOKENS, cuts, kernel_call, kernel_groups, midpoints, same, values
+from autograder.kit import draws, exercise
 
-AXES = "a row for each row of x, a column for each column of w"
+SOLUTION = "course_lib.lessons.nb04_bits:tiled_linear"
 INNER, COLUMNS = 48, 20
-
-
-def _call(x: np.ndarray, w: np.ndarray, start: int, dtype: str, *tile: int, **facts) -> Call:
-    args = (tensor_arg(x, dtype), tensor_arg(w, dtype), start, *tile)
-    also = f", tile={tile[0]}" if tile else ""
-    label = f"tiled_linear(x {list(x.shape)}, w {list(w.shape)}, start={start}{also}) in {dtype}"
-    return Call(args, label, {"dtype": dtype, "start": start, **facts})
+WITHIN = {"float32": 5e-5, "bfloat16": 1e-2}  # of the largest number; rounding once to bfloat16 costs up to 4e-3
 
 
 def oracle(call: Call) -> np.ndarray:
@@ -26,37 +20,43 @@ def oracle(call: Call) -> np.ndarray:
 
 
 def logic_cases(seed: int) -> list[Call]:
-    """A first chunk, later ones on and off the grid, one token, exactly one tile, another tile, a square weight."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    calls = []
-    for rows, start, inner, columns, tile, dtype in (
-        (draw(18, 30), 0, 24, 10, (), "float32"),
-        (draw(18, 30), draw(3, 15), 24, 10, (), "float32"),
-        (draw(3, 9), 16 * draw(1, 9) + draw(10, 15), 24, 10, (), "bfloat16"),
-        (1, draw(30, 90), 16, 7, (), "float32"),
-        (16, 32, 24, 10, (), "bfloat16"),
-        (draw(11, 20), draw(20, 50), 12, 12, (8,), "float32"),
+    """First and later chunks, inside a tile and across its edge, one token, whole tiles, other tiles, other widths."""
+    rng, draw = np.random.default_rng(seed), draws(seed)
+    first, calls = draw(18, 30), []
+    for rows, start, inner, columns, dtype, *tile in (
+        (first, 0, 24, 10, "float32"),
+        (first, 0, 24, 10, "float32"),  # the same shapes, other numbers
+        (draw(18, 30), draw(3, 15), 24, 10, "float32"),
+        (5, 16 * draw(1, 9) + 13, 24, 10, "bfloat16"),
+        (4, 16 * draw(1, 9) + 5, 24, 10, "float32"),
+        (22, 16 * draw(1, 9) + 10, 24, 10, "float32"),  # up to a tile's end
+        (1, draw(30, 90), 16, 7, "float32"),
+        (1, 15, 16, 7, "bfloat16"),
+        (1, 16, 16, 7, "float32"),
+        (16, 32, 24, 10, "bfloat16"),
+        (draw(11, 20), draw(20, 50), 12, 12, "float32", 8),
+        (draw(11, 20), draw(20, 50), 5, 1, "float32", 7),
+        (5, draw(20, 50), 1, 6, "bfloat16", 1),
+        (draw(11, 20), 50, 12, 12, "float32", 64),
     ):
         x, w = rng.standard_normal((rows, inner)), rng.standard_normal((inner, columns))
-        calls.append(_call(x, w, start, dtype, *tile))
+        calls.append(kernel_call("tiled_linear", {"x": x, "w": w}, start, dtype, tile))
     return calls
 
 
 def bits_cases(seed: int) -> list[Call]:
-    """In both dtypes one pass and chunks of it, by the fickle product. At position 40 every sum is a midpoint."""
-    rng = np.random.default_rng(seed)
-    calls = []
-    for dtype in ("float32", "bfloat16"):
+    """One pass and chunks of it, by the fickle product. At position 40 every sum in float32 is a midpoint."""
+    rng, calls = np.random.default_rng(seed), []
+    for dtype, *tile in (("float32",), ("bfloat16",), ("float32", 24)):
         x = rng.standard_normal((TOKENS, INNER)).astype(np.float32)
         w = rng.standard_normal((INNER, COLUMNS)).astype(np.float32)
-        chunks = [(0, TOKENS), *cuts(rng, dtype)]
-        if dtype == "float32":
+        chunks = cuts(rng, dtype, tile)
+        if dtype == "float32" and not tile:
             steps = rng.choice(INNER, 3, replace=False)
             x[40, steps] = 2.0**-6, 2.0**-20, 2.0**-36
             w = midpoints(x[40], w, steps)
             chunks += [(40, 41), (38, 45), (33, 50)]
-        calls += [_call(x[a:b], w, a, dtype, rows=(a, b)) for a, b in chunks]
+        calls += [kernel_call("tiled_linear", {"x": x[a:b], "w": w}, a, dtype, tile, rows=(a, b)) for a, b in chunks]
     return calls
 
 
@@ -64,9 +64,6 @@ ROUNDING = (
     "How many rows a product has, and in which slot a row stands, decides in which order its terms are added. Give "
     "every product exactly `tile` rows, and put every token into the slot position % tile."
 )
-_logic = logic(oracle, AXES)
-
-SOLUTION = "course_lib.lessons.nb04_bits:tiled_linear"
 
 MISTAKES = f"""
     top_of_tile
@@ -82,17 +79,25 @@ MISTAKES = f"""
       range(0, tiles * tile, tile)  ->  range(0, (before + len(x)) // tile * tile, tile)
     The rows behind the last full tile are never multiplied. Round the number of tiles up.
 
+    tiles_without_slots
+      -(-(before + len(x)) // tile)  ->  -(-len(x) // tile)
+    The tiles are counted for the chunk's rows alone. The slots before its first row need room too: before + len(x).
+
+    float32_pad
+      x.new_zeros(tiles * tile, x.shape[1])  ->  torch.zeros(tiles * tile, x.shape[1])
+    torch.zeros makes float32, whatever x is, and torch multiplies tensors of one dtype only. x.new_zeros has x's dtype.
+
     rounded_off
       | return torch.round(x.float() @ w.float(), decimals=2).to(x.dtype)
     The result is rounded to a few decimals so that small differences vanish. It is no longer x @ w, and where a number
     lies near the edge between two roundings the difference comes back larger.
-    alike: 0.5
+    alike: 0.9
 
     bfloat16_inside
       | return (x.bfloat16() @ w.bfloat16()).to(x.dtype)
     float32 inputs are multiplied in bfloat16, in the hope that coarse numbers are equal more often. The result is off
     by far more than float32's rounding.
-    alike: 0.5
+    alike: 0.9
 
     not_rounded
       x.new_empty  ->  w.float().new_empty
@@ -154,6 +159,11 @@ MISTAKES = f"""
     number lies halfway between two float32 neighbours. That is rare, but it happens.
     alike: 0.9
 
+    multiplied_and_added
+      | return (x[:, :, None] * w).sum(1)
+    This multiplies with broadcasting and adds up: an ordinary product of all rows, in another form. {ROUNDING}
+    alike: {ALIKE}
+
     einsum
       | return torch.einsum("rk,kc->rc", x, w)
     An ordinary product of all rows, by einsum, does this. {ROUNDING}
@@ -165,20 +175,21 @@ MISTAKES = f"""
     alike: {ALIKE}
 """
 
-EXERCISE = Exercise(
-    name="tiled_linear",
-    groups=(
-        Group("logic", logic_cases, judge_logic(_logic)),
-        Group("bits", bits_cases, judge_bits(_logic, "position", ROUNDING)),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=kernel_groups(
+        logic_cases,
+        bits_cases,
+        oracle=oracle,
+        limit=lambda wanted, dtype: WITHIN[dtype] * np.abs(wanted).max(),
+        axes="a row for each row of x, a column for each column of w",
+        whose="position",
+        which=ROUNDING,
     ),
+    mistakes=MISTAKES,
     same=same,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 04, section 3.",
     imports="import numpy as np\nimport torch",
-    solution=SOLUTION,
-    library=(
-        "course_lib.arithmetic.tile:matmul",
-        "course_lib.arithmetic.tile:by_tiles",
-    ),
-    driver=on_fickle_tensors,
+    library=("course_lib.arithmetic.tile:matmul", "course_lib.arithmetic.tile:by_tiles"),
+    driver=nb04.tiled_linear,
 )

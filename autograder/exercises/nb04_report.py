@@ -2,124 +2,82 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 import numpy as np
 
-from autograder.compare import first_trouble, same_integers, wrong_shape
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.exercises.fickle import on_tensors, tensor_arg, values
-from autograder.kept import known_mistakes
+from autograder.compare import wrong_shape
+from autograder.drivers import nb04
+from autograder.exercise import Call
+from autograder.exercises.nb04_kernels import DTYPES, tensor_arg
+from autograder.kit import draws, exercise, values
 
+SOLUTION = "course_lib.lessons.nb04_bits:bit_report"
 FIELDS = ("the number of elements that differ", "the largest distance", "the first index", "the number of lone NaNs")
+NANS = {"nan": 0x7FC0 << 16, "other nan": (0x7FC0 << 16) + (1 << 16), "-nan": 0xFFC0 << 16}  # bits of float32
 
 
-def oracle(a: np.ndarray, b: np.ndarray) -> list[int]:
-    """Element by element, in Python's whole numbers."""
-    differ, ulps, first, nans = 0, 0, -1, 0
-    bits = 16 if a.dtype == np.uint16 else 32
-    words = [x.reshape(-1).view(f"u{bits // 8}").tolist() for x in (a, b)]
+def cases(seed: int) -> Iterator[Call]:
+    """In both dtypes single ulps up and down, both zeros, NaN and infinity on one side and on both, across 0."""
+    rng, draw = np.random.default_rng(seed), draws(seed)
+    inf, top = math.inf, {"float32": 3.4028234e38, "bfloat16": 3.3895314e38}
 
-    def place(word: int) -> int:
-        sign = 1 << (bits - 1)
-        return word if word < sign else sign - word
+    def case(what: str, shape: tuple[int, ...], dtype: str, *places: tuple) -> Call:
+        """Two equal tensors except at some places, in order: pairs of numbers, or of a number and steps from it."""
 
-    for i, (x, y, n, m) in enumerate(zip(*words, *(np.isnan(values(t)).reshape(-1) for t in (a, b)), strict=True)):
-        if (n and m) or (not (n or m) and place(x) == place(y)):
-            continue
-        differ, first = differ + 1, i if first < 0 else first
-        if n or m:
-            nans += 1
-        else:
-            ulps = max(ulps, abs(place(x) - place(y)))
-    return [differ, ulps, first, nans]
+        def word(value) -> int:
+            if isinstance(value, str):
+                return NANS[value] >> (0 if dtype == "float32" else 16)
+            return int(tensor_arg(np.array([value]), dtype).view(kind)[0])
 
+        kind = {"float32": np.uint32, "bfloat16": np.uint16}[dtype]
+        signs = rng.choice([-1, 1], shape)
+        a = tensor_arg(signs * (3 + rng.random(shape)), dtype).view(kind)
+        b = a.copy()
+        at = np.sort(rng.choice(a.size, len(places), replace=False))
+        for i, (mine, other) in zip(at, places):
+            a.flat[i] = word(mine)
+            b.flat[i] = a.flat[i] + other if isinstance(other, int) else word(other)
+        real = np.float32 if dtype == "float32" else np.uint16
+        return Call((a.view(real), b.view(real)), f"bit_report of two {dtype} tensors {list(shape)} {what}")
 
-def _step(x: np.ndarray, index: tuple, by: int) -> None:
-    """Move one element (not zero) by some ulps, away from 0."""
-    x.view(np.uint16 if x.dtype == np.uint16 else np.uint32)[index] += by
-
-
-def cases(seed: int) -> list[Call]:
-    """Equal tensors, single ulps, both zeros, NaN on one side and on both, across 0, across the whole range."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    calls = []
-
-    def pair(dtype: str, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        a = tensor_arg(rng.standard_normal(shape).astype(np.float32) + np.float32(3), dtype)
-        return a, a.copy()
-
-    def add(a: np.ndarray, b: np.ndarray, what: str) -> None:
-        dtype = "bfloat16" if a.dtype == np.uint16 else "float32"
-        calls.append(Call((a, b), f"bit_report of two {dtype} tensors {list(a.shape)} {what}"))
-
-    def put(x: np.ndarray, index: tuple, value: float) -> None:
-        x[index] = tensor_arg(np.array([value], np.float32), "bfloat16" if x.dtype == np.uint16 else "float32")[0]
-
-    for dtype in ("float32", "bfloat16"):
-        a, b = pair(dtype, (draw(3, 6), 7))
-        _step(b, (1, draw(0, 7)), 1)
-        _step(b, (2, draw(0, 7)), draw(2, 9))
-        add(a, b, "that differ in two elements")
-
-        a, b = pair(dtype, (5, draw(3, 8)))
-        add(a, b, "that are equal")
-
-        a, b = pair(dtype, (4, 6))
-        for i in range(3):
-            put(a, (0, i), 0.0)
-            put(b, (0, i), -0.0)
-        _step(b, (3, draw(1, 6)), draw(3, 30))
-        add(a, b, "with +0 on one side and -0 on the other")
-
-        a, b = pair(dtype, (4, 6))
-        put(a, (1, 2), np.nan)
-        put(b, (1, 2), np.nan)
-        _step(b, (2, draw(0, 6)), draw(3, 30))
-        add(a, b, "with NaN at the same place in both")
-
-        a, b = pair(dtype, (4, 6))
-        put(a, (1, draw(0, 6)), np.nan)
-        put(b, (2, draw(0, 6)), np.nan)
-        _step(b, (3, draw(0, 6)), draw(3, 30))
-        add(a, b, "with NaN on one side only")
-
-        a, b = pair(dtype, (draw(8, 14),))
-        put(a, (2,), 1e-38)
-        put(b, (2,), -1e-38)
-        _step(b, (5,), draw(3, 30))
-        add(a, b, "with numbers on both sides of 0")
-
-    a, b = pair("float32", (draw(5, 9),))
-    put(a, (1,), 3e38)
-    put(b, (1,), -3e38)
-    add(a, b, "at the two ends of the range")
-    a, b = pair("float32", (draw(5, 9),))
-    put(a, (0,), float(rng.uniform(1e-9, 2e-9)))
-    put(b, (0,), 2 * float(a[0]))
-    add(a, b, "that differ in a very small number")
-    return calls
+    for dtype in DTYPES:
+        step = draw(3, 30)
+        equal = [(x, x) for x in ("nan", inf, 1.0, -inf, 0.0, -1.0)]
+        yield case("that differ in two elements", (draw(3, 6), 7), dtype, (3.5, 1), (5.0, step))
+        yield case("that differ in three elements", (2, draw(3, 6), 3), dtype, (-9.0, 1), (-3.5, step), (2.0, 1))
+        yield case("that are equal", (5, draw(3, 8)), dtype, *equal)
+        yield case("with +0 on one side and -0 on the other", (4, 6), dtype, (0.0, -0.0), (-0.0, 0.0), (3.0, step))
+        yield case("with NaN at the same place in both", (4, 6), dtype, ("nan", "nan"), (-3.0, step))
+        nans = [("nan", "other nan"), ("-nan", "nan")]
+        yield case("with NaNs of several bit patterns at the same places", (4, 6), dtype, *nans, (3.0, step))
+        yield case("with NaN on one side only", (4, 6), dtype, ("nan", 3.0), (-3.0, "nan"), (3.0, step))
+        yield case("that differ in NaNs alone", (draw(5, 9),), dtype, (1.0, "-nan"), ("nan", 2.0), ("other nan", 0.0))
+        yield case("with NaN beside infinity", (4, 6), dtype, ("nan", inf), (inf, inf), (-inf, "nan"), (-3.0, step))
+        yield case("with infinity beside the largest number", (draw(8, 14),), dtype, (inf, inf), (inf, top[dtype]))
+        yield case("with infinity beside other numbers", (4, 6), dtype, (1.0, -1.0), (-inf, inf), (inf, 1.0))
+        yield case("with numbers on both sides of 0", (draw(8, 14),), dtype, (1e-38, -1e-38), (3.0, step))
+        yield case("with the smallest numbers beside 0", (draw(8, 14),), dtype, (0.0, 1), (-0.0, 1), (0.0, 0.0))
+        yield case("of one element", (1,), dtype, (-2.0, step))
+    yield case("at the two ends of the range", (draw(5, 9),), "float32", (3e38, -2.9999998e38))
+    small = float(rng.uniform(1e-9, 2e-9))
+    yield case("that differ in a very small number", (draw(5, 9),), "float32", (small, 2 * small))
 
 
-def _values(call: Call, got: np.ndarray) -> str | None:
-    wanted = oracle(*call.args)
+def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
     shape = wrong_shape(call, got, (4,), "four whole numbers: differing, largest distance, first index, lone NaNs")
     if shape or got.dtype.kind not in "biu":
         return shape or f"{call.label} returned {got.tolist()}, wanted four whole numbers."
-    for name, mine, right in zip(FIELDS, got.tolist(), wanted, strict=True):
+    for name, mine, right in zip(FIELDS, got.tolist(), wanted.tolist(), strict=True):
         if mine != right:
             return f"{call.label}: {name} is {mine}, it should be {right}."
     return None
 
 
-def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _values) or Verdict(True, count=f"{len(calls)} cases")
-
-
-SOLUTION = "course_lib.lessons.nb04_bits:bit_report"
-
-MISTAKES = """
+MISTAKES = r"""
     zeros_differ
-      differs =  ->  kind = {2: torch.int16, 4: torch.int32}[a.element_size()]\\ndiffers =
+      differs =  ->  kind = {2: torch.int16, 4: torch.int32}[a.element_size()]\ndiffers =
       (a != b)  ->  (a.view(kind) != b.view(kind))
     The raw bits are compared, and so +0 and -0 differ. They are the same number: compare a != b.
 
@@ -128,12 +86,32 @@ MISTAKES = """
       differs & ~one_nan  ->  differs & ~a.isnan() & ~b.isnan()
     NaN != NaN is True, and so two NaNs at the same place count as a difference here. They are equal results.
 
+    places_compared
+      differs = (a != b) & ~(a.isnan() & b.isnan())  ->
+      distances =  ->  differs = place(a) != place(b)\ndistances =
+    The places are compared, and so two NaNs differ when their bits do. NaN has many bit patterns, and all are equal
+    here: take out the places where both are NaN.
+
+    infinity_is_nan
+      one_nan = a.isnan() != b.isnan()  ->  one_nan = a.isfinite() != b.isfinite()
+      ~(a.isnan() & b.isnan())  ->  (a.isfinite() | b.isfinite())
+    Infinity is treated as NaN. It is a number with a place: one step above the largest finite one.
+
+    either_nan
+      a.isnan() != b.isnan()  ->  a.isnan() | b.isnan()
+    NaN on both sides is counted as well. The last number counts the places where one side alone is NaN.
+
+    nan_has_a_distance
+      [differs & ~one_nan]  ->  [differs]
+    A NaN on one side gets a distance: its bits are read as a number far out. Leave those places out of the largest
+    distance.
+
     nan_ignored
       ~(a.isnan() & b.isnan())  ->  ~a.isnan() & ~b.isnan()
     Every place with a NaN is left out. A number on one side and NaN on the other is the worst difference there is.
 
     raw_bits
-      differs =  ->  kind = {2: torch.int16, 4: torch.int32}[a.element_size()]\\ndiffers =
+      differs =  ->  kind = {2: torch.int16, 4: torch.int32}[a.element_size()]\ndiffers =
       (a != b)  ->  (a.view(kind) != b.view(kind))
       torch.where(bits < 0, lowest - bits, bits)  ->  bits
     The raw bits are used as they are, twice: +0 and -0 differ, and numbers on the two sides of 0 get a wrong distance.
@@ -144,13 +122,21 @@ MISTAKES = """
     The distance is taken between the raw bits as they are. Those of negative numbers count downwards, and from the
     other end: turn them round first.
 
+    sign_bit_of_float32
+      -(2 ** (8 * x.element_size() - 1))  ->  -(2**31)
+    Negative numbers are turned round at -2^31 in both dtypes. In bfloat16 the sign bit alone is -(2**15).
+
+    no_abs
+      (place(a) - place(b)).abs()  ->  (place(b) - place(a))
+    The distance has a sign, and where a is the larger number it counts as less than none. Take abs().
+
     as_float32
-      bits = x  ->  x = x.float()\\nbits = x
+      bits = x  ->  x = x.float()\nbits = x
     Both tensors are made float32 before the bits are taken. Between two bfloat16 neighbours there are 65,536 steps of
     float32.
 
     as_float64
-      bits = x  ->  x = x.double()\\nbits = x
+      bits = x  ->  x = x.double()\nbits = x
       torch.int32 if x.element_size() == 4 else torch.int16  ->  torch.int64
     Both tensors are made float64 before the bits are taken. Between two float32 neighbours there are 2**29 steps of
     float64.
@@ -196,13 +182,11 @@ MISTAKES = """
     The index is that of the last element that differs. Wanted is the first: where to begin to look.
 """
 
-EXERCISE = Exercise(
-    name="bit_report",
-    groups=(Group("values", cases, judge),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[values("values", SOLUTION, cases, trouble=trouble, driver=nb04.bit_report)],
+    mistakes=MISTAKES,
     reread="Reread notebook 04, section 2.",
     imports="import numpy as np\nimport torch",
-    solution=SOLUTION,
-    driver=on_tensors,
+    driver=nb04.bit_report,
 )

@@ -10,7 +10,7 @@ def chunk_attention_mask(chunk_len: int, cached_len: int) -> np.ndarray:
 
     chunk_len    number of new tokens (queries), at least 1
     cached_len   number of tokens whose keys are in the cache already, 0 or more
-    returns      [chunk_len, cached_len + chunk_len] bool
+    returns      [chunk_len, cached_len + chunk_len] bool, a new array
 
     Row i is the query at position cached_len + i. It sees every cached key, and inside
     the chunk the keys up to its own.
@@ -25,7 +25,7 @@ def ragged_mask(q_lens: Sequence[int], kv_lens: Sequence[int]) -> np.ndarray:
 
     q_lens    new tokens of each request; a decode brings 1
     kv_lens   keys of each request, its new tokens included (kv_lens[r] >= q_lens[r])
-    returns   [sum(q_lens), sum(kv_lens)] bool
+    returns   [sum(q_lens), sum(kv_lens)] bool, a new array
 
     Requests stand one after another on both axes. No query sees another request's keys.
     """

@@ -11,7 +11,7 @@ def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray) -> np.
     q         [chunk_len, head_dim]   queries of the new tokens
     k, v      [keys, head_dim]        keys and values, cached ones first
     mask      [chunk_len, keys]       bool, True where a query sees a key
-    returns   [chunk_len, head_dim]   float32
+    returns   [chunk_len, head_dim]   float32, a new array; the arguments stay as they are
 
     Every sum runs inside an exact operation whose grid is the same in every cut, so a row's bits do not depend on it.
     """

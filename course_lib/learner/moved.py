@@ -2,6 +2,7 @@
 
 # module -> its place today; what is inside a package moves along
 MODULES = {
+    "autograder.exercises.fickle": "autograder.drivers.fickle",
     "course_lib.arrays": "course_lib.arithmetic.arrays",
     "course_lib.attention.paged": "course_lib.model",
     "course_lib.bits": "course_lib.lessons.nb04_bits",
@@ -47,6 +48,7 @@ MODULES = {
 
 # (module, name), as it was -> (module, name) today: names that were renamed, or that left their module alone
 NAMES = {
+    ("autograder.answers", "perform"): ("autograder.older", "perform"),
     ("course_lib.cache.prefix", "PrefixCache"): ("course_lib.cache.prefix", "PrefixIndex"),
     ("course_lib.cache.radix", "RadixTree"): ("course_lib.cache.radix", "RadixCache"),
     ("course_lib.environment", "explain"): ("course_lib.learner.pip_says", "explain"),

@@ -15,7 +15,7 @@ from course_lib.model import Model
 class KVCache:
     """The keys and values of one request: for each layer, those of all its tokens so far, in order.
 
-    Nothing in it changes once it is there; it only grows.
+    Nothing in it changes once it is there; it only grows, however long the request gets. Two caches share nothing.
     """
 
     def __init__(self, num_layers: int, kv_heads: int, head_dim: int):
@@ -34,17 +34,18 @@ class KVCache:
     def view(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values of all tokens so far in one layer; arrays of length 0 before the first token.
 
-        returns   k, v: [tokens, kv_heads, head_dim]   float32
+        returns   k, v: [tokens, kv_heads, head_dim]   float32; the caller only reads them, and no later append may
+                  change them
         """
         return self.k[layer], self.v[layer]
 
 
 def prefill(model, ids: Sequence[int], sizes: Sequence[int]) -> tuple:
-    """Compute a prompt in chunks, each against what the chunks before it left in the cache.
+    """Compute a prompt in chunks, each against what the chunks before it left in the cache. Each call makes a new one.
 
     model     a course_lib.model.Model in exact arithmetic
     ids       token ids of the prompt
-    sizes     lengths of the chunks, in order, each at least 1; they add up to len(ids)
+    sizes     lengths of the chunks, in order, each at least 1; they add up to len(ids). Neither list may change
     returns   a KVCache with every layer's keys and values of all tokens, and the last token's logits [vocab_size]
     """
     c = model.config

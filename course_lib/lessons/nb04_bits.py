@@ -10,10 +10,11 @@ import math
 def bit_report(a, b) -> tuple[int, int, int, int]:
     """Compare two tensors bit by bit.
 
-    a, b      tensors of one shape, both float32 or both bfloat16
+    a, b      tensors of one shape, both float32 or both bfloat16; they stay as they are
     returns   four whole numbers:
               how many elements differ; +0 and -0 count as equal, and so do two NaNs
-              the largest distance in ulps among them; an element that is NaN on one side has none
+              the largest distance in ulps among them; an element that is NaN on one side has none,
+              and infinity is one ulp beyond the largest finite number
               the index of the first that differs, counted as in a.flatten(); -1 if none does
               how many are NaN on one side only
     """
@@ -45,7 +46,9 @@ def tiled_linear(x, w, start: int, tile: int = 16):
     x         [rows, inner] tensor; row 0 is the token at position `start`
     w         [inner, columns] tensor of x's dtype
     tile      rows of every product; the token at position p sits in slot p % tile, and slots without one are 0
-    returns   [rows, columns] tensor of x's dtype
+    returns   [rows, columns], a new tensor of x's dtype; x and w stay as they are
+
+    Multiplies with torch: the check sees no product of NumPy's.
     """
     before = start % tile
     tiles = -(-(before + len(x)) // tile)
@@ -65,9 +68,9 @@ def block_attention(q, k, v, start: int, block: int = 64):
     q         [rows, head_dim] tensor; row 0 is the query at position `start`
     k, v      [start + rows, head_dim] tensors, from position 0 on
     block     keys in a block, and queries in a tile; both are counted from position 0
-    returns   [rows, head_dim] tensor of q's dtype
+    returns   [rows, head_dim], a new tensor of q's dtype; q, k and v stay as they are
 
-    Computes in float32.
+    Computes in float32, with torch, and rounds to q's dtype once, at the end.
     """
     stop = start + len(q)
     first, last = start // block * block, -(-stop // block) * block

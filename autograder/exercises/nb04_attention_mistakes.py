@@ -52,6 +52,45 @@ MISTAKES = f"""
     The running maximum is right, but what was summed before it rose is not shrunk: old weights count too much. Multiply
     the sums so far by exp(old maximum - new maximum).
 
+    largest_begins_at_0
+      queries.new_full((block, 1), -math.inf)  ->  queries.new_zeros(block, 1)
+    The running maximum begins at 0. Where all scores are far below 0, e to the power of each is 0, and 0 / 0 is NaN.
+    Begin with minus infinity.
+    alike: {ALIKE}
+
+    maximum_over_hidden
+      if b == tile:  ->  top = scores.amax(1, keepdim=True)\\nif b == tile:
+      largest.maximum(scores.amax(1, keepdim=True))  ->  largest.maximum(top)
+    The maximum is taken over hidden keys too, the zeros that fill up the block among them. Their number depends on the
+    cut, and where all scores are far below 0 it leaves no weight at all. Hide first, then take the maximum.
+    alike: {ALIKE}
+
+    weights_in_bfloat16
+      weights @ values[b : b + block]  ->  weights.to(q.dtype).float() @ values[b : b + block]
+    The weights are rounded to q's dtype before they are multiplied with the values. Compute all of it in float32, and
+    round once, at the end.
+    alike: {ALIKE}
+
+    scores_in_bfloat16
+      if b == tile:  ->  scores = scores.to(q.dtype).float()\\nif b == tile:
+    The scores are rounded to q's dtype before the softmax. Compute all of it in float32, and round once, at the end.
+    alike: {ALIKE}
+
+    sums_in_bfloat16
+      largest = higher  ->  largest, total, mixed = higher, total.to(q.dtype).float(), mixed.to(q.dtype).float()
+    The sums so far are kept in q's dtype, and rounded after each block. Keep them in float32, and round once, at the
+    end.
+    alike: {ALIKE}
+
+    values_not_float
+      values[b : b + block]  ->  values[b : b + block].to(v.dtype)
+    The weights are float32 and the values have v's dtype. torch multiplies tensors of one dtype only: compute in
+    float32, v.float().
+
+    not_rounded
+      .to(q.dtype)  ->
+    The result stays float32. Round it to q's dtype, once, at the end.
+
     only_mixed_shrinks
       total * shrink  ->  total
     The weighted sum of values is shrunk when the maximum rises, and the sum of the weights is not. Both are relative to
@@ -107,7 +146,9 @@ MISTAKES = f"""
 
     last_block_only
       range(0, tile + block, block)  ->  range(tile, tile + block, block)
-    Only the block on the diagonal is read. The keys of earlier blocks are visible to every query of this one.
+    Only the block on the diagonal counts. Either the earlier blocks are not read, though their keys are visible to
+    every query of this one. Or the loop does not end in `largest = higher`: then each block shrinks what was summed
+    before it to nothing, as if it were the first.
 
     blocks_from_chunk
       {_cut(_ALIGNED, _ANEW)}
