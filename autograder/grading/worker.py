@@ -107,12 +107,12 @@ def serve(channel: Channel, begin: tuple) -> None:
         channel.send("outcome", *packed(Raised(type(error).__name__, str(error)[:300], line_of(error))))
         return
     channel.send("ready", forbidden)
-    driver = _driver(driver)
+    runner = InProcess(answer, _driver(driver))
     while (message := channel.receive())[0] == "call":
         _, args, described = message
         functions = [asking(channel, number, *one) for number, one in enumerate(described)]
-        callbacks = {function.__name__: _chosen(functions) for function in functions}
-        (outcome,) = InProcess(answer, driver, callbacks).run([Call(args, "")])
+        runner.callbacks = {function.__name__: _chosen(functions) for function in functions}
+        (outcome,) = runner.run([Call(args, "")])
         channel.send("outcome", *packed(outcome))
 
 
