@@ -77,13 +77,19 @@ def asking(channel: Channel, number: int, name: str, parameters: tuple, doc: str
         kind, *rest = channel.receive()
         if kind == "told":
             return rest[0]
-        error = getattr(builtins, rest[0], None)
-        is_error = isinstance(error, type) and issubclass(error, Exception)
-        raise (error if is_error else RuntimeError)(rest[1])
+        raise _error(*rest)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__, function.__signature__ = doc, signature
     return function
+
+
+def _error(kind: str, text: str) -> Exception:
+    """The judge's error: of Python's own type of that name, or of a new one."""
+    found = getattr(builtins, kind, None)
+    if isinstance(found, type) and issubclass(found, Exception):
+        return found(text)
+    return type(kind, (RuntimeError,), {})(text)
 
 
 def define(source: str, name: str, imports: str) -> Any:
