@@ -136,7 +136,8 @@ def test_an_answer_that_returns_the_same_buffer_every_time_is_told_so():
         return view
 
     for verdict in verdicts(EXERCISES["chunk_attention_mask"], chunk_attention_mask):
-        assert not verdict.passed and "what an earlier call returned is another after this one. Return a new" in verdict.message
+        assert not verdict.passed
+        assert "what an earlier call returned is another after this one. Return a new" in verdict.message
 
 
 # Wrong answers
