@@ -223,7 +223,7 @@ def _words(line: tuple, name: str, several: bool, before: list[str]) -> str:
 def _came(result: tuple, place: str | None = None, looks: bool = False) -> str:
     """What came of a line, in words; place is None for what is wanted."""
     if result[0] != "raised":
-        text = shown(plain(result[1]), 200)
+        text = shown(plain(result[1]), 400)
         return text if place is None else f"{'is' if looks else 'gives'} {text}"
     if place is None:
         return result[1]

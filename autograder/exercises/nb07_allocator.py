@@ -86,7 +86,7 @@ def scripts(seed: int, again: bool) -> Iterator[tuple[str, Pools]]:
     rng = np.random.default_rng(seed)
     for num_blocks in (1, 3, 8):
         script = Pools(num_blocks, again)
-        script.edges("a"), script.edges("b"), script.steps(rng, 10 * num_blocks // 2)
+        script.edges("a"), script.edges("b"), script.steps(rng, 5 * num_blocks)
         yield f"Allocator({num_blocks})", script
 
 
@@ -146,6 +146,17 @@ MISTAKES = r"""
       self.refs[block] -= 1  ->  if self.refs[block] == 0:\n    raise ValueError("it is free")\nself.refs[block] -= 1
     The second release is refused halfway: some blocks have lost a holder by then. Look at all blocks before you
     change any.
+
+    all_must_be_free
+      any(self.refs[block] == 0 for block in blocks)  ->  blocks and all(self.refs[block] == 0 for block in blocks)
+    A second release is refused only if all its blocks are free. Another request may still hold some of them, which
+    then lose that holder. Refuse if any is free.
+
+    shared_between_allocators
+      self.refs = [0]  ->  Allocator.refs = [0]
+      self.free = list  ->  Allocator.free = list
+    Two allocators share their counts, and the second one begins those of the first anew. What belongs to one object
+    is kept as self.something; a variable of the class belongs to all objects.
 
     ignored_twice
       any(self.refs[block] == 0 for block in blocks)  ->  False
