@@ -57,11 +57,12 @@ class Pools(Script):
         for places in ((1, 2), (0, 1), (0, 2)):
             self.allocate(name, 3)
             table = self.tables[name][0]
-            self.touch(name, [table[place] for place in places])
+            self.touch(name, [table[place] for place in places]), self.touch(name, table[:2]), self.touch(name, table)
+            self.touch(name, table), self.release(name, 2), self.release(name, 2), self.release(name, 2)
             self.allocate(name, most - 3), self.release(name, 0), self.allocate(name, 1)  # the one that has become free
             while self.tables[name]:
                 self.release(name, 0)
-            self.touch(name, table[:2]), self.release(name, 0)  # what is free is shared again
+            self.touch(name, table), self.release(name, 0)  # what is free is shared again
         self.allocate(name, 2), self.do(name, "spoil", "result"), self.release(name, 0)
         self.do(name, "spoil", "arguments"), self.touch(name, self.gone[name][:1]), self.release(name, 0)
 

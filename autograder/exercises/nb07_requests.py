@@ -74,6 +74,7 @@ class Server:
         for block in self.objects[self.prefix].blocks[self.hashes("A")[0]][:]:  # as when a step has failed
             self.do(self.prefix, "forget", block)
         self.admit("ABC", 1, computed=True), self.admit("ABC", 1), self.end_all()
+        self.admit("R" * (self.num_blocks - 1)), self.end_all()  # everything else is evicted
 
     def tight_edges(self) -> None:
         """Room for exactly what is needed, or for less; hits that are free, held, and both, in front of `free`."""
@@ -210,7 +211,7 @@ MISTAKES = r"""
     others while it reads them. Touch them.
 
     shared_between_caches
-      self.allocator, self.prefix, self.block_size =  ->  RequestCache.allocator, RequestCache.prefix, RequestCache.block_size =
+      self.allocator, self.prefix, self.block_size =  ->  c = type(self)\nc.allocator, c.prefix, c.block_size =
     Two RequestCaches share their parts: the first one uses the allocator of the second. What belongs to one object is
     kept as self.something; a variable of the class belongs to all objects.
 

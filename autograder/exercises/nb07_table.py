@@ -25,8 +25,8 @@ def edges(h: list[bytes]) -> Iterator[tuple]:
     ):
         yield from [("a", *line), *looks]
     yield from [("b", "match", h[:1]), ("b", ".in", 1, 2, 3), ("b", "publish", h[1], 2), ("a", ".in", 1, 2, 3)]
-    yield from [("b", "match", h[1:2]), ("b", "match", [h[1], h[1], h[0]]), ("b", "spoil", "result")]
-    yield from [("b", "spoil", "arguments"), ("b", "match", h[1:2]), ("a", "match", h[1:])]
+    yield from [("b", "match", h[1:2]), ("b", "match", [h[1], h[1], h[0]]), ("b", "match", h[1:2])]
+    yield from [("b", "spoil", "result"), ("b", "spoil", "arguments"), ("b", "match", h[1:2]), ("a", "match", h[1:])]
     yield from [("c", "new", 1), ("c", "publish", h[3], 1), ("c", "match", h[3:]), ("c", "forget", 1), ("c", ".in", 1)]
 
 

@@ -43,6 +43,7 @@ class Trees(Script):
             self.see(name, "new", size)
         for tokens in prompts:
             self.insert("tree", tokens)
+            self.see("tree", "match", one + 2 * two)
         for tokens in prompts:
             self.see("tree", "match", [*tokens, 5, 5, 5]), self.see("other", "match", tokens[:size])
         self.insert("other", 2 * one), self.do("other", "insert", 2 * two, [901, 900])
@@ -117,12 +118,13 @@ MISTAKES = r"""
     Match sorts the blocks by number. Block i must hold page i of the prompt: give them in the order of the text.
 
     match_cuts
-      break  ->  rest = Node(node.pages[same:], node.blocks[same:], node.children)\nnode.pages, node.blocks = node.pages[:same], node.blocks[:same]\nnode.children = {rest.pages[0]: rest}\nbreak
+      break  ->  self.insert(token_ids[: len(found) * self.block_size], found)\nbreak
     Match cuts the node in which the prompts part. It finds the right blocks, and the tree is another one after every
     look-up: matching changes nothing. Cut in insert alone.
 
     its_own_list
-      found += node.blocks[:same]  ->  found = found + node.blocks[:same] if found or same < len(node.pages) else node.blocks
+      found += node.blocks[:same]  ->  found = found + node.blocks[:same]
+      return found  ->  return node.blocks if node.blocks == found else found
     Match gives a node's own list of blocks. The caller goes on with that list, as with any block table, and the node
     changes with it. Return a new list.
 
