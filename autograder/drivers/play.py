@@ -71,7 +71,7 @@ class Stage:
         for earlier, then, which in self.returned:
             if frozen(earlier) != then:
                 raise ResultChanged(f"what {which} returned is another after {words}")
-        if value is not None:
+        if value is not None and value is not self.objects[owner]:
             self.returned.append((value, frozen(value), words))
         self.last[owner] = {"arguments": tuple(given), "result": value}
         return copy.deepcopy(value)
