@@ -341,6 +341,21 @@ def test_an_honest_answer_may_say_more_than_is_asked(name, old, new):
     assert not any(evaluate(exercise, group, exercise.compile(source)).message for group in exercise.groups)
 
 
+@pytest.mark.parametrize(
+    "decorated",
+    ["import abc\nclass Base(abc.ABC):\n    pass\n", "class Base:\n    lock = __import__('_thread').allocate_lock()\n"],
+)
+def test_an_answer_may_be_derived_and_keep_anything_in_its_class(decorated):
+    exercise = EXERCISES["PrefixCache"]
+    source = "from collections.abc import Sequence\n" + decorated + inspect.getsource(lesson.PrefixCache)
+    source = source.replace(
+        "class PrefixCache:", "class PrefixCache(Base):\n    stop, lock = None, getattr(Base, 'lock', None)"
+    )
+    assert all(
+        evaluate(exercise, group, exercise.compile(source)).passed for group in exercise.groups for _ in range(2)
+    )
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_malformed_outcomes_are_refused_and_break_nothing(name):
     from autograder.compare import judge

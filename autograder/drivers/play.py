@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,16 +33,17 @@ def play(
     """
     stage = Stage(make, known)
     results, lines = [], []
-    for line in script:
-        where = ""
-        try:
-            result = ("gave", stage.line(*line))
-        except NotImplementedError:
-            raise
-        except Exception as error:
-            result, where = ("raised", _kind(error), _text(error)), line_of(error)
-        results.append(result)
-        lines.append(where)
+    with _class_as_it_was(make):
+        for line in script:
+            where = ""
+            try:
+                result = ("gave", stage.line(*line))
+            except NotImplementedError:
+                raise
+            except Exception as error:
+                result, where = ("raised", _kind(error), _text(error)), line_of(error)
+            results.append(result)
+            lines.append(where)
     return tuple(results), tuple(lines)
 
 
@@ -86,6 +88,28 @@ class Stage:
             return [copy.deepcopy(value[place]) for place in places]
         is_list = isinstance(value, (list, tuple, np.ndarray)) or not isinstance(value, Iterable)
         return copy.deepcopy(value) if is_list else list(value)
+
+
+@contextlib.contextmanager
+def _class_as_it_was(make: Any) -> Iterator[None]:
+    """What an answer keeps in its class lasts for one script, and not from check to check."""
+    had = _variables(make)
+    for name, part in had.items():
+        with contextlib.suppress(Exception):  # it has no copy, such as what Python keeps in an abstract class
+            setattr(make, name, copy.deepcopy(part))
+    try:
+        yield
+    finally:
+        for name in _variables(make).keys() - had.keys():
+            delattr(make, name)
+        for name, part in had.items():
+            setattr(make, name, part)
+
+
+def _variables(make: Any) -> dict[str, Any]:
+    """The variables of a class that are no methods, slots or names of Python's own."""
+    parts = vars(make).items() if isinstance(make, type) else ()
+    return {name: part for name, part in parts if not (name.startswith("__") or hasattr(part, "__get__"))}
 
 
 def _overwrite(value: Any) -> None:
