@@ -34,8 +34,8 @@ def exact_cases(seed: int) -> list[Call]:
     four, twice = np.array([[0, 10], [0, 20], [100, 0], [200, 0]]), _steps(rng, 2)
     tables = [four, four[::-1], _steps(rng, 6), _steps(rng, 0), _steps(rng, 150), np.concatenate([twice, twice[:3]])]
     calls = []
-    for counts in tables:
-        cost = _cost(rng)
+    for counts, fixed in zip(tables, (1, 1, 1, 1, 1, 1e-3), strict=True):  # a small fixed part asks for float64
+        cost = _cost(rng) * [fixed, 1, 1]
         calls.append(_call(counts, cost[0] + counts @ cost[1:], "without noise"))
     return calls
 
@@ -141,8 +141,8 @@ MISTAKES = r"""
     nothing_below_zero
       return np.linalg.lstsq  ->  return np.maximum(0, np.linalg.lstsq
       rcond=None)[0]  ->  rcond=None)[0])
-    A cost below 0 is raised to 0, and the other two are no longer the best for it. Return what least squares gives: where
-    times bend, the best line may well begin below 0.
+    A cost below 0 is raised to 0, and the other two are no longer the best for it. Return what least squares gives:
+    where times bend, the best line may well begin below 0.
 
     residuals
       rcond=None)[0]  ->  rcond=None)[1]

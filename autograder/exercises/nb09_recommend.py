@@ -52,7 +52,9 @@ def _cost_in_words(kind: str, *numbers: int) -> str:
         return "The cost is {:,} us, {} per prompt token, {} per decode, {} ps per pair.".format(*numbers)
     if kind == "fitted":
         fixed, token, decode, pair, context = (ps / 10**6 for ps in numbers)
-        text = f"The cost is {fixed:,.0f} us, {token:.0f} per prompt token, {decode:.0f} per decode, {pair:g} per pair, "
+        text = (
+            f"The cost is {fixed:,.0f} us, {token:.0f} per prompt token, {decode:.0f} per decode, {pair:g} per pair, "
+        )
         return text + f"{context:g} per token of a decode's context."
     return f"The cost is the preset {kind}."
 
@@ -81,8 +83,8 @@ MISTAKES = r"""
 
     short_contexts
       [longest] * users  ->  [1] * users
-    Your decodes have next to no context. Where a cost counts the keys and values that decodes read, as a GPU's does, they
-    then cost too little: take `longest` for every user.
+    Your decodes have next to no context. Where a cost counts the keys and values that decodes read, as a GPU's does,
+    they then cost too little: take `longest` for every user.
 
     first_chunk
       (longest - chunk, longest)  ->  (0, chunk)
@@ -132,8 +134,8 @@ MISTAKES = r"""
 
     budget_without_chunk
       if fits else (0, 0)  ->
-    Where not even one token fits, this recommends a chunk of 0 with a budget for the decodes. A max_chunk of 0 means that
-    there is no cap: say (0, 0).
+    Where not even one token fits, this recommends a chunk of 0 with a budget for the decodes. A max_chunk of 0 means
+    that there is no cap: say (0, 0).
 
     longer_than_the_prompt
       longest + 1  ->  1 << 20

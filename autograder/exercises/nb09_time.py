@@ -111,8 +111,8 @@ MISTAKES = r"""
     begins_once
           begin = clock()  ->
       times = []  ->  times = []\nbegin = clock()
-    The clock is read once, before the loop, so that each time holds all repeats before it as well. Read it anew for each
-    repeat.
+    The clock is read once, before the loop, so that each time holds all repeats before it as well. Read it anew for
+    each repeat.
 
     mean
       sorted(times)[repeats // 2]  ->  sum(times) / repeats

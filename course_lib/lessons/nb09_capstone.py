@@ -18,12 +18,15 @@ TARGETS = Targets(ttft_us=500_000, itl_us=50_000)
 BUDGET, MAX_NUM_SEQS = 8_192, 64  # of the server: BUDGET is its max_num_batched_tokens; its max_chunk is 0
 WHOLE_PROMPT_BUDGET = 16_384  # so that every prompt fits into a step
 SWEPT = range(1_024, 2_305, 128)  # the budgets that each shipped profile is tried with
-# Good requests in percent, over 240 workloads; a profile with the best of its budgets. tests/test_nb09.py computes them.
+# Good requests of 96 workloads in percent, for a profile with the best of these budgets; tests/test_nb09.py runs them
 SHARES = {
-    ("whole-prompt", WHOLE_PROMPT_BUDGET): 0,
-    ("plan_step", BUDGET): 0,
+    ("whole-prompt", WHOLE_PROMPT_BUDGET): 3,
+    ("plan_step", BUDGET): 3,
+    ("course", 1_920): 74,
+    ("sglang-mixed", 1_920): 74,
+    ("tensorrt-llm-equal-progress", 1_920): 88,
 }
-MARKS = {"beats": 55, "reaches": 90}  # percent of the requests of all workloads that must be good
+MARKS = {"beats": 55, "reaches": 89}  # percent of the requests of all workloads that must be good
 
 
 def mixed_workload(seed: int, count: int = 48, rate: float = 50.0) -> Iterator[Arrival]:
@@ -45,7 +48,7 @@ def mixed_workload(seed: int, count: int = 48, rate: float = 50.0) -> Iterator[A
 
 
 def crowd(seed: int) -> Iterator[Arrival]:
-    """4 streaming users, a prompt of about 8,000 tokens, then short prompts until 1.7 s: more than the server can do."""
+    """4 streaming users, a prompt of about 8,000 tokens, then short prompts until 1.7 s, more than can be served."""
     random, time = Random(seed), 50_000.0
     yield from (Arrival(0, 100, 200) for _ in range(4))
     yield Arrival(int(time), _between(random, 7_800, 8_200), 2)
@@ -92,11 +95,12 @@ def my_policy(
     max_num_batched_tokens  tokens that the step may compute in all, decodes included
     max_chunk               tokens of one request at most; 0 = no limit of its own
     max_num_seqs            requests that the step may serve
-    returns                 at most one Chunk(request id, start, stop) for each request; start is its num_computed
+    returns                 at most one Chunk(request id, start, stop) for each request; start is its num_computed.
+                            At least one chunk while there is work
 
-    Pure: it reads the requests and changes nothing. A request has id, arrival (us), num_tokens, num_computed,
-    num_uncomputed and decoding. A step takes 2,600 us + 15 per prompt token + 108 per decode + 0.00074 per query-key
-    pair. No request may wait for ever, not even a long prompt behind which short ones keep coming.
+    Pure: it reads the requests, changes nothing and remembers nothing. A request has id, arrival (us), num_tokens,
+    num_computed, num_uncomputed and decoding. A step takes 2,600 us + 15 per prompt token + 108 per decode + 0.00074
+    per query-key pair. No request may wait for ever, not even a long prompt behind which short ones keep coming.
     """
     chunks = [Chunk(r.id, r.num_computed, r.num_computed + 1) for r in requests if r.decoding]
     chunks = chunks[: min(max_num_batched_tokens, max_num_seqs)]
