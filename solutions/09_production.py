@@ -566,7 +566,7 @@ print("modelled, one workload")
 for profile, budget in (("whole-prompt", capstone.WHOLE_PROMPT_BUDGET), ("course", 2_048), ("course", 1_920), ("tensorrt-llm-equal-progress", 1_920)):
     row(f"{profile}, budget {budget:,}", capstone.run(capstone.mixed_workload(SEED), profile=profile, budget=budget))
 row("plan_step of notebook 05, budget 8,192", capstone.run(capstone.mixed_workload(SEED), plan_step))
-print("\nmodelled, good requests of 96 workloads; of each profile the best of the budgets from 1,024 to 2,304")
+print("\nmodelled, good requests of 48 workloads; of each profile the best of the budgets from 1,024 to 2,304")
 for (name, budget), percent in capstone.SHARES.items():
     print(f"{name:28} budget {budget:6,} {percent:3}%")
 

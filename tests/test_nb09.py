@@ -299,7 +299,7 @@ def test_a_workload_is_the_same_again_and_one_prompt_in_six_is_long():
 
 @pytest.mark.slow
 def test_the_marks_lie_between_what_is_shipped_and_what_an_idea_reaches():
-    seeds = range(1_000, 1_096)
+    seeds = range(1_000, 1_048)
     shares = {}
     for profile, _ in capstone.SHARES:
         if profile not in ("plan_step", "whole-prompt"):
@@ -310,7 +310,7 @@ def test_the_marks_lie_between_what_is_shipped_and_what_an_idea_reaches():
     shares["whole-prompt", whole] = round(capstone.share(seeds, profile="whole-prompt", budget=whole))
     shares["plan_step", full] = round(capstone.share(seeds, policy=plan_step))
     assert shares == capstone.SHARES
-    assert max(shares.values()) < capstone.MARKS["reaches"] - 1.5
+    assert max(shares.values()) < capstone.MARKS["reaches"]
     in_order = capstone.share(seeds, policy=POLICY.compile(EARNS["first come, first served"][0]))
     assert capstone.MARKS["beats"] + 10 < in_order < capstone.MARKS["reaches"] - 10
     assert capstone.share(seeds, policy=capstone.my_policy) > capstone.MARKS["reaches"] + 2
@@ -375,6 +375,9 @@ def test_the_library_patched_by_an_answer_earns_nothing():
     [
         ("    my_policy.n = getattr(my_policy, 'n', 0) + 1\n    return plan_step({})[: 1 + my_policy.n % 3]\n",
          "remembers nothing"),
+        ("    my_policy.n = getattr(my_policy, 'n', 0) + 1\n    return plan_step({})[: 1 + my_policy.n % 2]\n",
+         "remembers nothing"),
+        ("    requests[0].block_table.append(1)\n    return plan_step({})\n", "changed 1 of its requests."),
         ("    import random\n    return random.sample(plan_step({}), 1)\n", "remembers nothing"),
         ("    plan = plan_step({})\n    for r in requests:\n        r.token_ids.append(0)\n    return plan\n",
          "of its requests. A policy reads them"),

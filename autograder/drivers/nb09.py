@@ -85,7 +85,7 @@ def plan(answer: Callable, table: np.ndarray, *knobs: int) -> tuple[int, np.ndar
     knobs   max_num_batched_tokens, max_chunk, max_num_seqs: given by place, or by name where the policy wants that
     """
     requests = requests_of(table)
-    before = [(dict(vars(r)), len(r.token_ids)) for r in requests]
+    before = [(dict(vars(r)), _sizes(r)) for r in requests]
     if _by_name(answer):
         names = ("max_num_batched_tokens", "max_chunk", "max_num_seqs")
         given = answer(requests, **dict(zip(names, knobs, strict=True)))
@@ -98,8 +98,12 @@ def plan(answer: Callable, table: np.ndarray, *knobs: int) -> tuple[int, np.ndar
     except (TypeError, AttributeError, OverflowError):
         what = f"my_policy returned {given!r:.60}, wanted a tuple of Chunk(request_id, start, stop) in whole numbers"
         raise TypeError(what) from None
-    changed = sum((vars(r), len(r.token_ids)) != then for r, then in zip(requests, before))
+    changed = sum((vars(r), _sizes(r)) != then for r, then in zip(requests, before))
     return changed, plan
+
+
+def _sizes(request: Request) -> tuple[int, int, int]:
+    return len(request.token_ids), len(request.block_table), len(request.block_hashes)
 
 
 def _by_name(policy: Callable) -> bool:

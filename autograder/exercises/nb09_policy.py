@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from autograder.compare import error_text, first_trouble, printed_note
+from autograder.compare import counted, error_text, first_trouble, printed_note
 from autograder.drivers import nb09
 from autograder.exercise import Call, Group, Outcome, Raised, Verdict
 from autograder.exercises import nb09_policy_mistakes
@@ -25,7 +25,7 @@ SOLUTION = "course_lib.lessons.nb09_capstone:my_policy"
 PLAN = (int, np.ndarray)  # requests that the policy changed, and its chunks: rows (request id, start, stop)
 MOST_STEPS = 400  # of a run; right policies need 60 to 250
 WORKLOADS, CROWDS = 24, 3
-TWICE = 6  # states of `valid` that are asked about again at the end
+AGAIN = 6  # states of `valid` that are asked about again, forwards and backwards
 LONG_US, GAP_US = 1_200_000, 500_000  # in the crowd: the long prompt's first token; a streaming user's longest gap
 
 
@@ -69,31 +69,34 @@ def states(seed: int) -> list[Call]:
         full, (draw(900, 1_500), 0, n + draw(1, 3)), (2_048, 16 * draw(4, 30), MAX_NUM_SEQS),
         (n - 1, 0, MAX_NUM_SEQS), (n, 0, MAX_NUM_SEQS), (n + 1, 0, MAX_NUM_SEQS), (n + draw(3, 40), 0, MAX_NUM_SEQS),
         (BUDGET, 0, n - 1), (BUDGET, 0, n), (BUDGET, 0, n + 1), (1, 0, 1), (BUDGET, 1, MAX_NUM_SEQS), (BUDGET, 0, 1),
+        (n + draw(2, 9), draw(10, 90), MAX_NUM_SEQS), (n - 1, 1, n), (n + 300, draw(100, 200), n + 4),
     )]  # fmt: skip
     shapes += [(tuple(waiting()), full), (tuple(running()), (1, 0, 1)), (tuple(decodes(n)), full)]
-    shapes += [(((1, 1, 0, 0),), full), (((9_000, 9_000, 8_999, 0),), full), (tuple(decodes(1)), (1, 1, 1))]
+    shapes += [((row,), full) for row in (*running(), *waiting(), (9_000, 9_000, 8_999, 0))]  # alone
+    shapes.append((tuple(decodes(1)), (1, 1, 1)))
     for _ in range(6):
         rows = (*decodes(draw(0, 9)), *running(), *waiting())
         shapes.append((rows, (draw(1, 3_000), draw(0, 2) * draw(1, 500), draw(1, len(rows)))))
     calls = [_state(draw, rows, knobs) for rows, knobs in shapes]
-    return calls + calls[:TWICE]
+    return [*calls, *calls[:AGAIN], *reversed(calls[:AGAIN])]
 
 
 def _state(draw: Callable, rows: tuple, knobs: tuple) -> Call:
-    ids = np.random.default_rng(draw(0, 10**6)).permutation(len(rows)) + 10
+    ids = np.random.default_rng(draw(0, 10**6)).permutation(len(rows)) + draw(0, 90)
     arrivals = [draw(0, 900_000) for _ in rows]
     table = np.column_stack([ids, arrivals, np.array(rows)]).astype(np.int64)
     names = ("max_num_batched_tokens", "max_chunk", "max_num_seqs")
     words = ", ".join(f"{name}={value}" for name, value in zip(names, knobs, strict=True))
-    return plan_call(table, knobs, f"my_policy of {len(rows)} requests, {words},")
+    return plan_call(table, knobs, f"my_policy of {counted(len(rows), 'request')}, {words},")
 
 
 def judge_valid(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     trouble = first_trouble(calls, outcomes, _broken, form=PLAN)
     if trouble:
         return trouble
-    for call, first, again in zip(calls, outcomes[:TWICE], outcomes[-TWICE:]):
-        if not np.array_equal(first.value[1], again.value[1]):
+    first: dict[int, Outcome] = {}
+    for call, outcome in zip(calls, outcomes, strict=True):
+        if not np.array_equal(first.setdefault(id(call), outcome).value[1], outcome.value[1]):
             what = "planned something else when it was asked again about the same requests and knobs. A policy is pure:"
             return Verdict(False, what=f"{call.label} {what} it remembers nothing, and chance has no part in it.")
     return Verdict(True, count=f"{len(calls)} states")
