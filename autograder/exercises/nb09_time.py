@@ -43,7 +43,7 @@ def _number(value: object) -> float | None:
 
 def _trouble(call: Call, result: tuple) -> str | None:
     steps, _, launch, _, _, unit = call.args
-    measured, ran = result
+    measured, warmed_up = result
     got, right_us = _number(measured), sorted(steps)[len(steps) // 2] + launch + nb09.SYNC_US
     if measured is None:
         return f"{call.label} returned None. Does your function end in a return line?"
@@ -55,8 +55,8 @@ def _trouble(call: Call, result: tuple) -> str | None:
         if unit == US:
             return f"{call.label} gives {got:,.1f} us, wanted {right_us:,.1f}: {of_them}"
         return f"{call.label} gives {got:,.6f}, wanted {right_us / unit:,.6f}, in the clock's unit: {of_them}"
-    if ran <= len(steps):
-        return f"{call.label} ran {counted(ran, 'step')}: one to warm up and {len(steps)} to measure are needed."
+    if not warmed_up:
+        return f"{call.label} ran too few steps: one to warm up and {len(steps)} to measure are needed."
     return None
 
 
@@ -72,7 +72,7 @@ def same(a: Outcome, b: Outcome) -> bool:
     return not isinstance(a, Returned) and not isinstance(b, Returned) and (a.type, a.message) == (b.type, b.message)
 
 
-FORM = (object, int)  # what was returned, and the number of steps that ran
+FORM = (object, bool)  # what was returned, and whether there were enough steps for it
 
 MISTAKES = r"""
     first_run_counts
