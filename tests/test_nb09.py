@@ -352,20 +352,16 @@ def test_a_policy_that_misses_a_mark_is_told_its_share_and_which_target_it_misse
     assert "within the target of 50; what fails is the time to the first token" in message
 
 
-def test_the_library_patched_by_an_answer_earns_nothing():
-    source = (
-        HEAD
-        + """\
+def test_a_simulation_that_an_answer_patches_is_not_the_one_that_judges():
+    fake = """\
     import course_lib.lessons.nb09_capstone as capstone
-    capstone.run = lambda *args, **kwargs: 1 / 0
-    for r in requests:
-        r.arrival = r.num_computed = 0
-    return [Chunk(r.id, 0, 1) for r in requests]
-"""
+    capstone.run = lambda workload, *args, run=capstone.run, **kwargs: run(
+        workload, profile="tensorrt-llm-equal-progress", budget=1_792
     )
+"""
     run = capstone.run
     try:
-        assert passed("my_policy", source) == []
+        assert passed("my_policy", PLAN_STEP + fake + f"    return plan_step({AS_GIVEN})\n", groups=["beats"]) == []
     finally:
         capstone.run = run
 
