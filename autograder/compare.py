@@ -30,7 +30,7 @@ def judge(exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Seq
 
 
 def converse(exercise: Exercise, group: Group, answer: InProcess, seed: int) -> Verdict:
-    """The verdict of a conversation: the group puts its calls one by one. Mistakes are named by the first and the last."""
+    """The verdict of a conversation: the group puts its calls one by one, and the first and the last name a mistake."""
     calls, outcomes = [], []
 
     def ask(call: Call) -> Outcome:

@@ -352,6 +352,19 @@ def test_a_policy_that_misses_a_mark_is_told_its_share_and_which_target_it_misse
     assert "within the target of 50; what fails is the time to the first token" in message
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("starves_decodes", "no step took longer than that. So steps left out the decodes"),
+        ("ignores_decodes_time", "steps took longer than that. Give a step less work."),
+        ("one_prompt_at_a_time", "what fails is the time to the first token: "),
+    ],
+)
+def test_which_target_a_policy_misses_is_told_with_what_it_did(wrong, says):
+    message = evaluate(POLICY, POLICY.group("beats"), POLICY.compile(POLICY.wrong_answer(wrong).source)).message
+    assert says in message and "on the first 8 of 24 mixed workloads" in message
+
+
 def test_a_simulation_that_an_answer_patches_is_not_the_one_that_judges():
     fake = """\
     import course_lib.lessons.nb09_capstone as capstone

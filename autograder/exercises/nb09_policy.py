@@ -25,6 +25,7 @@ SOLUTION = "course_lib.lessons.nb09_capstone:my_policy"
 PLAN = (int, np.ndarray)  # requests that the policy changed, and its chunks: rows (request id, start, stop)
 MOST_STEPS = 400  # of a run; right policies need 60 to 250
 WORKLOADS, CROWDS = 24, 3
+HOPELESS = 8, 20  # workloads, after which a policy that is so many percent below the mark is told so
 AGAIN = 6  # states of `valid` that are asked about again, forwards and backwards
 LONG_US, GAP_US = 1_200_000, 500_000  # in the crowd: the long prompt's first token; a streaming user's longest gap
 
@@ -202,13 +203,18 @@ def at_least(percent: int) -> Callable[[int, Callable], Verdict]:
 
     @talk
     def reach(seed: int, ask: Callable) -> tuple[bool, str]:
-        reports = [serve(mixed_workload(s), ask, "on the mixed workload") for s in _seeds(seed, WORKLOADS)]
-        good, requests = sum(r.num_good for r in reports), sum(r.num_finished for r in reports)
+        reports: list[Report] = []
+        for number in _seeds(seed, WORKLOADS):
+            reports.append(serve(mixed_workload(number), ask, "on the mixed workload"))
+            good, requests = sum(r.num_good for r in reports), sum(r.num_finished for r in reports)
+            if len(reports) == HOPELESS[0] and 100 * good < (percent - HOPELESS[1]) * requests:
+                break
         share = f"{100 * good / requests:.1f}% of {requests:,} requests meet both targets"
-        if 100 * good >= percent * requests:
+        if len(reports) == WORKLOADS and 100 * good >= percent * requests:
             return True, share
+        on = f"on the first {len(reports)} of" if len(reports) < WORKLOADS else "on"
         wanted = f"{percent}% are wanted ({-(-percent * requests // 100):,} requests, and it is {good:,})"
-        return False, f"my_policy on {WORKLOADS} mixed workloads: {share}, and {wanted}. {_why(reports)}"
+        return False, f"my_policy {on} {WORKLOADS} mixed workloads: {share}, and {wanted}. {_why(reports)}"
 
     return reach
 
@@ -222,8 +228,10 @@ def _why(reports: list[Report]) -> str:
     first = f"{late:,} requests got their first token after more than 500 ms, the last one after {latest:.1f} s."
     if gap * 1e3 > TARGETS.itl_us:
         over = sum(r.steps_over_target for r in reports)
-        text += f"over the target of 50: {over:,} of {steps:,} steps took longer than that. Give a step less work. And "
-        return text + first
+        why = f"{over:,} of {steps:,} steps took longer than that. Give a step less work."
+        if not over:
+            why = "and no step took longer than that. So steps left out the decodes of users who stream."
+        return f"{text}over the target of 50: {why} And {first}"
     text += f"within the target of 50; what fails is the time to the first token: {first} A step took {mean:.0f} ms in "
     return text + "the mean."
 
