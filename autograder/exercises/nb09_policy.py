@@ -30,15 +30,6 @@ AGAIN = 6  # states of `valid` that are asked about again, forwards and backward
 LONG_US, GAP_US = 1_200_000, 500_000  # in the crowd: the long prompt's first token; a streaming user's longest gap
 
 
-class Refused(Exception):
-    """The policy did something that ends the run; the text says what."""
-
-
-def plan_call(table: np.ndarray, knobs: Iterable[int], label: str) -> Call:
-    """A call for one step. table: rows (id, arrival, prompt_len, num_tokens, num_computed, num_cached) of int64."""
-    return Call((table, *knobs), label)
-
-
 # --- valid: plans for single states
 
 
@@ -88,7 +79,7 @@ def _state(draw: Callable, rows: tuple, knobs: tuple) -> Call:
     table = np.column_stack([ids, arrivals, np.array(rows)]).astype(np.int64)
     names = ("max_num_batched_tokens", "max_chunk", "max_num_seqs")
     words = ", ".join(f"{name}={value}" for name, value in zip(names, knobs, strict=True))
-    return plan_call(table, knobs, f"my_policy of {counted(len(rows), 'request')}, {words},")
+    return Call((table, *knobs), f"my_policy of {counted(len(rows), 'request')}, {words},")
 
 
 def judge_valid(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
@@ -133,6 +124,10 @@ def _rule(label: str, error: ValueError) -> str:
 # --- fair, beats, reaches: the policy serves whole workloads
 
 
+class Refused(Exception):
+    """The policy did something that ends the run; the text says what."""
+
+
 def serve(workload: Iterable[Arrival], ask: Callable[[Call], Outcome], where: str, keep: bool = False) -> Report:
     """The result of a run whose every step is what the policy answers. Raises Refused for a plan that cannot be."""
     arrivals = list(workload)
@@ -148,7 +143,7 @@ def serve(workload: Iterable[Arrival], ask: Callable[[Call], Outcome], where: st
                 "policy that gives each step as much as the target allows needs less than half of that."
             )
         rows = [(r.id, r.arrival, r.prompt_len, len(r.token_ids), r.num_computed, r.num_cached) for r in requests]
-        call = plan_call(np.array(rows, dtype=np.int64), knobs.values(), label)
+        call = Call((np.array(rows, dtype=np.int64), *knobs.values()), label)
         outcome = ask(call)
         note = printed_note(outcome)
         if isinstance(outcome, Raised):
