@@ -12,6 +12,7 @@ from autograder.answers import InProcess
 from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Returned, Verdict, WrongAnswer
 from autograder.plain import ARRAY, Other, array_of, equal, fits, is_plain, short
 
+MOST_REPLAYED = 200  # first calls of a conversation that, with its last, decide which known mistake it was
 MOST_NAMED = 3  # known mistakes that do the same; if more do, what they did tells little
 UNREADABLE = Raised("Unreadable", "what came back could not be read")
 CLOSE = 5e-4  # of the largest expected value; our float answers are within 1e-4, every known mistake is beyond 1e-3
@@ -29,7 +30,7 @@ def judge(exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Seq
 
 
 def converse(exercise: Exercise, group: Group, answer: InProcess, seed: int) -> Verdict:
-    """The verdict of a conversation: the group puts its calls one by one. Mistakes are named as in `judge`."""
+    """The verdict of a conversation: the group puts its calls one by one, and the first and the last name a mistake."""
     calls, outcomes = [], []
 
     def ask(call: Call) -> Outcome:
@@ -39,7 +40,11 @@ def converse(exercise: Exercise, group: Group, answer: InProcess, seed: int) -> 
         return outcome
 
     verdict = group.talk(seed, ask)
-    return unwritten(exercise, outcomes) or named(exercise, group, calls, outcomes, verdict)
+    if stub := unwritten(exercise, outcomes):
+        return stub
+    if len(calls) > MOST_REPLAYED:
+        calls, outcomes = [*calls[:MOST_REPLAYED], calls[-1]], [*outcomes[:MOST_REPLAYED], outcomes[-1]]
+    return named(exercise, group, calls, outcomes, verdict)
 
 
 def unwritten(exercise: Exercise, outcomes: Sequence[Outcome]) -> Verdict | None:
