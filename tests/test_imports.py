@@ -56,12 +56,11 @@ TABLE = {
     "autograder.answers": "autograder.exercise autograder.plain autograder.apart autograder.drivers",
     "autograder.older": "autograder.answers",
     "autograder.compare": "autograder.exercise autograder.plain autograder.answers",
-    "autograder.packing": "autograder.plain",
     "autograder.kept": "autograder.exercise",
     "autograder.kit": "autograder.exercise autograder.plain autograder.answers autograder.compare autograder.drivers "
     "autograder.kept",
     "autograder.exercises": "autograder.exercise autograder.plain autograder.answers autograder.compare "
-    "autograder.packing autograder.kept autograder.kit autograder.drivers "
+    "autograder.kept autograder.kit autograder.drivers "
     "course_lib.cache course_lib.cost course_lib.diagnosis course_lib.engine course_lib.lessons course_lib.model "
     "course_lib.model_config course_lib.positions course_lib.prefill course_lib.schedule course_lib.weights",
     "autograder.check": "autograder.exercise autograder.answers autograder.compare autograder.exercises "
