@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 from autograder import seeds
 from autograder.answers import InProcess
-from autograder.compare import reexported, verdict_on
 from autograder.exercise import Exercise, Group, Verdict
 from autograder.exercises import EXERCISES
+from autograder.judge import reexported, verdict_on
 from autograder.ours import used
 from course_lib.learner import progress as _progress
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from autograder.answers import InProcess
 from autograder.compare import error_text, first_index, first_trouble, printed_note, same_integers, wrong_shape
-from autograder.drivers.play import play
+from autograder.drivers.play import Stage, play
 from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Returned, Verdict
 from autograder.kept import known_mistakes
 from autograder.plain import ARRAY, Either, Other, array_of, equal, plain, short
@@ -105,13 +106,13 @@ def _same(got: Any, wanted: Any) -> bool:
     return same_kind and np.array_equal(x, y)
 
 
-def shown(value: Any) -> str:
-    """Plain data for a reader: tuples and arrays as lists, numbers without their type, 80 characters at most."""
+def shown(value: Any, limit: int = 80) -> str:
+    """Plain data for a reader: tuples and arrays as lists, numbers without their type, not above `limit` characters."""
     if isinstance(value, Other):
         return value.text
     if isinstance(value, (np.ndarray, np.generic)):
         value = value.tolist()
-    return short(_lists(value), 80)
+    return short(_lists(value), limit)
 
 
 def _lists(value: Any) -> Any:
@@ -121,25 +122,45 @@ def _lists(value: Any) -> Any:
 # --- classes
 
 
-def played(name: str, solution: str, scripts: Callable[[int], Iterable[tuple[str, list[tuple]]]]) -> Group:
+class Script(list):
+    """Lines for `play`, each played on the solution's objects as it is written: what comes next may depend on it."""
+
+    def __init__(self, solution: str, known: Mapping[str, Callable] | None = None):
+        super().__init__()
+        self.stage = Stage(found(solution), known)
+
+    def do(self, owner: str, what: str, *args: Any) -> Any:
+        """Add a line; what comes of it, None where the solution raises."""
+        self.append((owner, what, *args))
+        with contextlib.suppress(Exception):
+            return self.stage.line(owner, what, *args)
+
+
+def played(
+    name: str,
+    solution: str,
+    scripts: Callable[[int], Iterable[tuple[str, Iterable[tuple]]]],
+    driver: Callable = play,
+) -> Group:
     """A group for a class: scripts are played on the answer's objects and on the solution's, and compared line by line.
 
     scripts   from a seed, pairs (label, lines), with lines as `play` reads them. Where the solution raises, the answer
-              must raise the same type of error.
+              must raise the same type of error. What a method returns that is to return nothing is not looked at
+    driver    the exercise's: `play`, or `play` with what else its scripts name
 
-    Such an exercise has the driver `play` and is compared by `same_story`.
+    Such an exercise is compared by `same_story`.
     """
     make = found(solution)
 
     def cases(seed: int) -> list[Call]:
-        return [Call((script,), label) for label, script in scripts(seed)]
+        return [Call((list(script),), label) for label, script in scripts(seed)]
 
     def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
         told = 0
         for call, outcome in zip(calls, outcomes, strict=True):
             (script,) = call.args
             what = error_text(call, outcome) if isinstance(outcome, Raised) else None
-            what = what or _difference(call.label, script, *outcome.value, play(make, script)[0])
+            what = what or _difference(call.label, make, script, *outcome.value, driver(make, script)[0])
             if what:
                 return Verdict(False, what=what + printed_note(outcome))
             told += sum(not what.startswith(".") for _, what, *_ in script)
@@ -155,28 +176,55 @@ def same_story(a: Outcome, b: Outcome) -> bool:
     return same_integers(a, b)
 
 
-def _difference(label: str, script: list[tuple], got: tuple, lines: tuple, right: tuple) -> str | None:
+def _difference(label: str, make: type, script: list[tuple], got: tuple, places: tuple, right: tuple) -> str | None:
     """The first line of a script of which something else came, in a sentence."""
-    if not len(got) == len(lines) == len(script):
+    if not len(got) == len(places) == len(script):
         return f"{label}: what came back could not be read."
     several = len({owner for owner, *_ in script}) > 1
     before: list[str] = []
-    for (owner, what, *args), came, wanted, line in zip(script, got, right, lines):
-        own, looks = (f"{owner}." if several else ""), what.startswith(".")
-        words = f"{own}{what[1:]}" if looks else f"{own}{what}({', '.join(shown(arg) for arg in args)})"
-        if came[0] != wanted[0] or (not _same(plain(came[1]), plain(wanted[1]))):
-            place = f" at {shown(args)}" * bool(args) + f" after {before[-1]}" * bool(before) if looks else ""
+    for line, came, wanted, place in zip(script, got, right, places):
+        words, looks = _words(line, make.__name__, several, before), line[1].startswith(".")
+        if came[0] == "raised" and came[1] in ("ArgumentChanged", "ResultChanged"):
+            return error_text(Call((), f"{label}: {words}"), Raised(came[1], came[2]))
+        if not _as_wanted(came, wanted, getattr(make, line[1], None)):
             behind = before[-4:-1] if looks else before[-3:]
             story = f" (the calls before it: {', '.join(behind)})" if behind else ""
-            return f"{label}: {words}{place} {_came(came, line)}, wanted {_came(wanted)}{story}."
+            return f"{label}: {words} {_came(came, place, looks)}, wanted {_came(wanted)}{story}."
         before += [] if looks else [words]
     return None
 
 
-def _came(result: tuple, line: str | None = None) -> str:
-    """What came of a line, in words; line is None for what is wanted."""
+def _as_wanted(came: tuple, wanted: tuple, method: Callable | None) -> bool:
+    """Whether the same came of a line: an equal value, unless the method returns nothing, or an error of that type."""
+    if "raised" in (came[0], wanted[0]):
+        return came[0] == wanted[0] and (came[1] == wanted[1] or came[1].endswith(f" ({wanted[1]})"))
+    nothing = getattr(method, "__annotations__", {}).get("return", 0) is None
+    return nothing or _same(came[1], plain(wanted[1]))
+
+
+def _words(line: tuple, name: str, several: bool, before: list[str]) -> str:
+    """A line of a script for a reader; `before` are the calls before it."""
+    owner, what, *args = line
+    own = f"{owner}." if several else ""
+    texts = ", ".join(arg if isinstance(arg, str) else shown(arg) for arg in args)
+    if what == "spoil":
+        last = next((text for text in reversed(before) if not text.startswith("the caller")), "")
+        return f"the caller overwrites the {args[0]} of {last}"
+    if what.startswith("new"):
+        return f"{owner} = " * several + f"{what[4:] or name}({texts})"
+    if not what.startswith("."):
+        return f"{own}{what}({texts})"
+    after = f" after {before[-1]}" * bool(before)
+    if what == ".in":
+        return f"which of {shown(args)} are in {owner if several else 'it'}{after}"
+    return f"{own}{what[1:]}" + f" at {shown(args)}" * bool(args) + after
+
+
+def _came(result: tuple, place: str | None = None, looks: bool = False) -> str:
+    """What came of a line, in words; place is None for what is wanted."""
     if result[0] != "raised":
-        return shown(plain(result[1])) if line is None else f"gives {shown(result[1])}"
-    if line is None:
+        text = shown(plain(result[1]), 400)
+        return text if place is None else f"{'is' if looks else 'gives'} {text}"
+    if place is None:
         return result[1]
-    return f"raises {result[1]}: {short(result[2], 100)}" + f" ({line})" * bool(line)
+    return f"raises {result[1]}: {short(result[2], 100)}" + f" ({place})" * bool(place)

@@ -318,7 +318,8 @@ assert table.match([b"h0", b"h1", b"h2"]) == [1]
 # ### Exercise 7.2: find, publish, forget
 #
 # 9 minutes, difficulty 2 of 5, one to six lines for each method. Two dictionaries or lists are enough, one for each
-# direction.
+# direction. Here and below, the lists that a method is given belong to its caller and stay as they are, and two objects
+# of a class share nothing.
 
 # %% [markdown] id="table-hints"
 # <details><summary>Hint 1: a direction</summary>
@@ -460,8 +461,8 @@ from collections.abc import Sequence
 # include course_lib.lessons.nb07_prefix_cache:Allocator
 
 # %% [markdown] id="lend-check-text"
-# The first check plays random operations and compares counts and the free line after each with a list that is counted
-# again every time. The second also releases tables a second time.
+# The first check plays operations on two allocators and compares counts and the free line after each with those of the
+# course's own. The second also releases tables a second time.
 
 # %% id="lend-check-trace" check="Allocator" group="trace" points=3
 check.Allocator(Allocator, group="trace")

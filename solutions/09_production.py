@@ -35,8 +35,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from autograder import check
+from autograder.drivers.nb09 import Device
 from autograder.exercises import EXERCISES
-from autograder.exercises.nb09_time import Device
 from course_lib.cli import UserError
 from course_lib.cost.devices import MODELS
 from course_lib.cost.disaggregated import Transfer, simulate_disaggregated
@@ -551,9 +551,9 @@ else:
 # commit) is the library's.
 #
 # The server: a budget of 8,192, no `max_chunk`, `max_num_seqs` 64, cost `reference-attention`. The targets: TTFT 500
-# ms, ITL 50 ms. The workload: 48 requests, 46 a second, one in six with a prompt of 4,000 to 12,000 tokens. That is a
-# little more than the server can serve in time, so your policy decides which requests wait. How do the shipped policies
-# do?
+# ms, ITL 50 ms. A request is *good* if it meets both. The workload: 48 requests, 50 a second, one in six with a prompt of
+# 4,000 to 12,000 tokens. That is a little more than the server can serve in time, so your policy decides which requests
+# wait. How do the shipped policies do?
 
 # %% id="capstone-shipped"
 def row(name, report):
@@ -562,12 +562,13 @@ def row(name, report):
 
 
 SEED = 3
-print("modelled")
-row("whole-prompt", capstone.run(capstone.mixed_workload(SEED), profile="whole-prompt", budget=capstone.WHOLE_PROMPT_BUDGET))
-for profile, budgets in capstone.SHIPPED.items():
-    for budget in budgets:
-        row(f"{profile}, budget {budget:,}", capstone.run(capstone.mixed_workload(SEED), profile=profile, budget=budget))
+print("modelled, one workload")
+for profile, budget in (("whole-prompt", capstone.WHOLE_PROMPT_BUDGET), ("course", 2_048), ("course", 1_920), ("tensorrt-llm-equal-progress", 1_920)):
+    row(f"{profile}, budget {budget:,}", capstone.run(capstone.mixed_workload(SEED), profile=profile, budget=budget))
 row("plan_step of notebook 05, budget 8,192", capstone.run(capstone.mixed_workload(SEED), plan_step))
+print("\nmodelled, good requests of 48 workloads; of each profile the best of the budgets from 1,024 to 2,304")
+for (name, budget), percent in capstone.SHARES.items():
+    print(f"{name:28} budget {budget:6,} {percent:3}%")
 
 # %% [markdown] id="capstone-ideas"
 # `plan_step` fills the budget of 8,192, which gives steps of 150 ms and more. Three ideas; which of them do you need?
@@ -576,17 +577,26 @@ row("plan_step of notebook 05, budget 8,192", capstone.run(capstone.mixed_worklo
 #   attention the tokens of a long prompt cost more.
 # - *Which first?* A short prompt before a long one delays the long one little. In the other order, many short ones miss
 #   their target.
-# - *No starvation.* If short ones always go first and keep coming, the long one starves. The check `fair` has such a
-#   crowd: its prompt of 8,000 tokens must get its first token within 1.2 s, and no streaming user may wait longer than
-#   0.5 s.
+# - *No starvation.* If short ones always go first and keep coming, the long one starves. The check `fair` has such
+#   crowds: the prompt of about 8,000 tokens must get its first token within 1.2 s, and no streaming user may wait longer
+#   than 0.5 s for a token.
 #
 # ### Exercise 9.4: my_policy
 #
-# 25 minutes, difficulty 5 of 5, ten to twenty lines. Four checks with separate points: *valid* plans on random states
-# and knobs, never empty while there is work; *fair* in the crowd; *beats*: one and a half times as many good requests
-# as whole prompts; *reaches*: over two seeds, 88% of the good requests of the best of the chunking profiles printed
-# above. The seeds are not those shown, and a run may take 400 steps. Start with valid, then improve. The first three
-# need only the first idea.
+# 25 minutes, difficulty 5 of 5, ten to twenty lines. Four checks with separate points:
+#
+# - *valid*: plans for single states, with knobs at their edges. Every plan keeps the rules, and none is empty while there
+#   is work.
+# - *fair*: three crowds.
+# - *beats*: 55% of all requests of 24 workloads are good. (Whole prompts have 3%, and so has `plan_step` with its budget
+#   of 8,192.)
+# - *reaches*: 89% of all requests of 24 workloads are good. No shipped profile reaches that with any budget, nor does
+#   first come, first served; the course's answer has 93%.
+#
+# The seeds are not those shown, and 24 other workloads may differ by a percent or two. After 8 of them, a policy that is
+# more than 20% below the mark is told so. A run may take 400 steps. The policy is asked anew for each step and is pure: it
+# remembers nothing, and asked again about the same requests it plans the same. Start with valid, then improve. The first
+# three need only the first idea.
 
 # %% [markdown] id="capstone-hints"
 # <details><summary>Hint 1: a direction</summary>
@@ -632,11 +642,9 @@ check.my_policy(my_policy, group="beats")
 check.my_policy(my_policy, group="reaches")
 
 # %% id="capstone-scores"
-print("your policy on three seeds, beside the best shipped profile (modelled)")
+print("your policy on three workloads (modelled)")
 for seed in range(3):
-    good, (profile, budget) = max((n, setting) for setting, n in capstone.shipped_good(seed).items())
-    mine = capstone.run(capstone.mixed_workload(seed), my_policy)
-    print(f"seed {seed}: {mine.num_good:2} of 48 good, {mine.goodput:4.1f}/s; {profile}, budget {budget:,}: {good}")
+    row(f"seed {seed}", capstone.run(capstone.mixed_workload(seed), my_policy))
 
 # %% [markdown] id="break-text"
 # ### Break it
@@ -656,7 +664,7 @@ for answer in EXERCISES["my_policy"].wrong_answers:
     except ValueError as error:
         print(f"{answer.name:30} refused: {str(error)[:95]}")
         continue
-    long = max((r.ttft_us for r in crowd.requests if r.prompt_tokens == 8_000), default=0)
+    _, long = max(((r.prompt_tokens, r.ttft_us) for r in crowd.requests), default=(0, 0))
     gap = max((max(r.gaps_us, default=0) for r in crowd.requests), default=0)
     stuck = f", {report.num_starved} starve" if report.num_starved else ""
     print(f"{answer.name:30} {f'{report.num_good} good of 48{stuck}':28} {long / 1e6:6.2f} s {gap / 1e6:6.2f} s")

@@ -26,8 +26,8 @@ BODIES = {
         return np.zeros(take, dtype=np.int64)
     """,
     "patches the checks": """
-        from autograder import answers, compare, plain
-        plain.equal = plain.fits = compare.judge = lambda *a, **k: True
+        from autograder import answers, judge, plain
+        plain.equal = plain.fits = judge.judge = lambda *a, **k: True
         return 0
     """,
     "asks the oracle's module": """

@@ -31,9 +31,9 @@ from right_answers import right_answers
 from autograder import exercises
 from autograder.answers import InProcess
 from autograder.check import PUBLIC_SEED, evaluate
-from autograder.compare import read
 from autograder.exercise import Exercise
 from autograder.exercises import EXERCISES
+from autograder.judge import read
 from autograder.kept import _changed, solution_text
 
 SECONDS = 10  # for all groups of one mutant; right answers need less than two

@@ -55,16 +55,16 @@ TABLE = {
     "autograder.apart": "autograder.ours",
     "autograder.answers": "autograder.exercise autograder.plain autograder.apart autograder.drivers",
     "autograder.older": "autograder.answers",
-    "autograder.compare": "autograder.exercise autograder.plain autograder.answers",
-    "autograder.packing": "autograder.plain",
+    "autograder.compare": "autograder.exercise autograder.plain",
+    "autograder.judge": "autograder.exercise autograder.plain autograder.answers",
     "autograder.kept": "autograder.exercise",
     "autograder.kit": "autograder.exercise autograder.plain autograder.answers autograder.compare autograder.drivers "
     "autograder.kept",
     "autograder.exercises": "autograder.exercise autograder.plain autograder.answers autograder.compare "
-    "autograder.packing autograder.kept autograder.kit autograder.drivers "
+    "autograder.kept autograder.kit autograder.drivers "
     "course_lib.cache course_lib.cost course_lib.diagnosis course_lib.engine course_lib.lessons course_lib.model "
     "course_lib.model_config course_lib.positions course_lib.prefill course_lib.schedule course_lib.weights",
-    "autograder.check": "autograder.seeds autograder.exercise autograder.answers autograder.compare "
+    "autograder.check": "autograder.seeds autograder.exercise autograder.answers autograder.judge "
     "autograder.exercises autograder.ours course_lib.learner.progress",
     # from solutions/ to notebooks and courses: knows no check
     "autograder.source": "course_lib.cli",
@@ -82,7 +82,7 @@ TABLE = {
     "autograder.grading.sandbox": "autograder.grading.wire",
     "autograder.grading.remote": "autograder.answers autograder.exercise autograder.plain autograder.grading",
     "autograder.grading.intake": "",
-    "autograder.grading.grade": "autograder.seeds autograder.compare autograder.exercise autograder.exercises "
+    "autograder.grading.grade": "autograder.seeds autograder.judge autograder.exercise autograder.exercises "
     "autograder.grading",
     "autograder.grading.submissions": "autograder.grading course_lib.cli",
     "autograder.grading.report": "autograder.grading",

@@ -11,9 +11,9 @@ from right_answers import right_answers
 
 from autograder.answers import InProcess
 from autograder.check import PUBLIC_SEED
-from autograder.compare import UNREADABLE, judge, read
 from autograder.exercise import Raised, Returned
 from autograder.exercises import EXERCISES
+from autograder.judge import UNREADABLE, judge, read
 from autograder.kit import STORY
 from autograder.plain import Other, array_of, fits
 

@@ -12,10 +12,10 @@ from autograder import check
 from autograder.answers import InProcess
 from autograder.build import ROOT
 from autograder.check import evaluate
-from autograder.compare import judge
 from autograder.drivers.nb01 import Noting
 from autograder.exercise import Raised, Returned
 from autograder.exercises import EXERCISES
+from autograder.judge import judge
 from autograder.kept import solution_text
 from autograder.plain import Other
 from course_lib.cli import UserError

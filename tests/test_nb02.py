@@ -7,9 +7,9 @@ import pytest
 
 from autograder import check
 from autograder.check import evaluate
-from autograder.compare import judge
 from autograder.exercise import Raised, Returned
 from autograder.exercises import EXERCISES
+from autograder.judge import judge
 from autograder.kept import solution_text
 
 MASK, RAGGED, ATTEND = (EXERCISES[name] for name in ("chunk_attention_mask", "ragged_mask", "attend"))

@@ -8,10 +8,10 @@ import pytest
 from autograder import check
 from autograder.answers import InProcess
 from autograder.check import evaluate
-from autograder.compare import judge
 from autograder.exercise import Raised, Returned
 from autograder.exercises import EXERCISES
 from autograder.exercises.nb03_prefills import RIGHT, WEIGHTS, WRONG, run
+from autograder.judge import judge
 
 SEEDS = (check.PUBLIC_SEED, 0)
 CHECK = EXERCISES["check_positions"]

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("torch")
 
 from autograder.check import evaluate
-from autograder.compare import judge
 from autograder.exercise import Raised, Returned
 from autograder.exercises import EXERCISES
+from autograder.judge import judge
 from autograder.kept import known_mistakes
 from autograder.plain import Other
 

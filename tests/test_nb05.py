@@ -9,10 +9,10 @@ from right_answers import right_answers
 from autograder import check
 from autograder.answers import InProcess
 from autograder.check import evaluate
-from autograder.compare import judge
 from autograder.drivers import nb05
 from autograder.exercise import Returned
 from autograder.exercises import EXERCISES
+from autograder.judge import judge
 from autograder.kept import known_mistakes
 from course_lib.lessons.nb01_divisible import KVCache, run_chunk
 from course_lib.lessons.nb05_budget import (

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from autograder.build import ROOT
 from autograder.check import evaluate
-from autograder.compare import judge
 from autograder.exercise import Callback, Returned
 from autograder.exercises import EXERCISES
 from autograder.exercises.nb08_composition import WEIGHTS
 from autograder.exercises.nb08_engines import EngineStopped, make_reference, make_serve
 from autograder.exercises.nb08_faults import FAULTS, RIGHT, key_of, usage
 from autograder.exercises.nb08_parts import MAX_TOKENS
+from autograder.judge import judge
 from autograder.kit import draws
 from course_lib.cache.manager import CacheManager
 from course_lib.cache.prefix import PrefixIndex

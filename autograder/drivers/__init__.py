@@ -49,6 +49,8 @@ def lasting(function: Callable, args: tuple, later: tuple) -> Any:
 
 def frozen(value: Any) -> Any:
     """What a value holds now: arrays as their bytes, lists as tuples, objects as what they have. Equal if it is."""
+    if value is None or isinstance(value, (int, str, bytes)):
+        return value
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):

@@ -75,7 +75,8 @@ def logic_cases(seed: int) -> list[Call]:
     ):
         q, k, v = made(start + rows)
         calls.append(kernel_call("block_attention", {"q": q[start:], "k": k, "v": v}, start, dtype, block))
-    return calls
+    again = {"q": q[start:], "k": k[::-1], "v": v}  # the same queries, other keys
+    return [*calls, kernel_call("block_attention", again, start, dtype, block)]
 
 
 def bits_cases(seed: int) -> list[Call]:

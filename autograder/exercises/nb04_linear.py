@@ -41,7 +41,7 @@ def logic_cases(seed: int) -> list[Call]:
     ):
         x, w = rng.standard_normal((rows, inner)), rng.standard_normal((inner, columns))
         calls.append(kernel_call("tiled_linear", {"x": x, "w": w}, start, dtype, tile))
-    return calls
+    return [*calls, kernel_call("tiled_linear", {"x": x, "w": w[:, ::-1]}, start, dtype, tile)]  # the same x, another w
 
 
 def bits_cases(seed: int) -> list[Call]:

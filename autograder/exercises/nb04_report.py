@@ -62,7 +62,9 @@ def cases(seed: int) -> Iterator[Call]:
         yield case("of one element", (1,), dtype, (-2.0, step))
     yield case("at the two ends of the range", (draw(5, 9),), "float32", (3e38, -2.9999998e38))
     small = float(rng.uniform(1e-9, 2e-9))
-    yield case("that differ in a very small number", (draw(5, 9),), "float32", (small, 2 * small))
+    last = case("that differ in a very small number", (draw(5, 9),), "float32", (small, 2 * small))
+    yield last
+    yield Call((last.args[0], last.args[0]), "bit_report of the tensor before, and itself")
 
 
 def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:

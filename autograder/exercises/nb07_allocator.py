@@ -7,70 +7,88 @@ from collections.abc import Iterator
 import numpy as np
 
 from autograder.drivers.play import play
-from autograder.kit import exercise, found, played, same_story
+from autograder.kit import Script, exercise, played, same_story
 
 SOLUTION = "course_lib.lessons.nb07_prefix_cache:Allocator"
 
 
-def script(rng: np.random.Generator, num_blocks: int, again: bool) -> list[tuple]:
-    """Random operations of requests that hold blocks, on two allocators in turn; the solution says which there are.
+class Pools(Script):
+    """Requests that hold blocks of two allocators, "a" and "b", and what is seen of these after each call.
 
-    again   some tables are released a second time, which must be refused
+    again   whether tables of which a block is free are released a second time, which must be refused
     """
-    lines: list[tuple] = []
-    pools = {name: found(SOLUTION)(num_blocks) for name in ("a", "b")}
-    tables: dict[str, list[list[int]]] = {name: [] for name in pools}
-    gone: dict[str, list[int]] = {name: [] for name in pools}
 
-    def looks(name):
-        return [(name, ".refs", *range(1, num_blocks + 1)), (name, ".free")]
+    def __init__(self, num_blocks: int, again: bool):
+        super().__init__(SOLUTION)
+        self.num_blocks, self.again = num_blocks, again
+        self.tables: dict[str, list[list[int]]] = {"a": [], "b": []}
+        self.gone: dict[str, list[int]] = {"a": [], "b": []}
+        for name in self.tables:
+            self.then(name, "new", num_blocks)
 
-    def do(name, what, argument):
-        lines.extend([(name, what, argument), *looks(name)])
-        return getattr(pools[name], what)(argument)
+    def then(self, name: str, what: str, argument: object) -> list[int] | None:
+        came = self.do(name, what, argument)
+        self.do(name, ".refs", *range(1, self.num_blocks + 1))
+        self.do(name, ".free")
+        return came
 
-    def allocate(name, number):
-        table = do(name, "allocate", number)
-        tables[name] += [table] if table else []
+    def allocate(self, name: str, count: int) -> None:
+        table = self.then(name, "allocate", count)
+        self.tables[name] += [table] if table else []
 
-    def touch(name, table, part):
-        shared = table[part]
-        do(name, "touch", shared)
-        tables[name].append(list(shared))
+    def touch(self, name: str, blocks: list[int]) -> None:
+        self.then(name, "touch", blocks)
+        self.tables[name] += [blocks] if blocks else []
 
-    def release(name, place):
-        gone[name] = tables[name].pop(place)
-        do(name, "release", list(gone[name]))
-        if again and any(pools[name].refs[block] == 0 for block in gone[name]):
-            lines.extend([(name, "release", list(gone[name])), *looks(name)])
+    def release(self, name: str, place: int) -> None:
+        table = self.gone[name] = self.tables[name].pop(place)
+        self.then(name, "release", table)
+        if self.again and 0 in self.do(name, ".refs", *table):
+            self.then(name, "release", table)
 
-    for name in pools:
-        lines += [(name, "new", num_blocks), *looks(name)]
-    for name in pools:  # the first of three is free, the others are not; what is free is shared again
-        allocate(name, 3)
-        touch(name, tables[name][0], slice(-2, None))
-        release(name, 0), release(name, 0), touch(name, gone[name], slice(0, 2))
-        allocate(name, num_blocks), allocate(name, 0), allocate(name, num_blocks - 2), release(name, -1)
-    for _ in range(36):
-        name, draw = str(rng.choice(list(pools))), rng.random()
-        if not tables[name] or draw < 0.4:
-            allocate(name, int(rng.integers(0, 5)))
-        elif draw < 0.65:
-            some = [*tables[name], gone[name]][int(rng.integers(len(tables[name]) + 1))]
-            touch(name, some, slice(0, 2) if rng.integers(2) else slice(-2, None))
-        else:
-            release(name, int(rng.integers(len(tables[name]))))
-    for name in pools:
-        while tables[name]:
-            release(name, 0)
-        allocate(name, num_blocks)
-    return lines
+    def edges(self, name: str) -> None:
+        """No block, all, one too many; of the three in a table the first, the last or the middle one becomes free."""
+        most = self.num_blocks
+        self.allocate(name, 0), self.touch(name, []), self.then(name, "release", [])
+        self.allocate(name, most + 1), self.allocate(name, most), self.allocate(name, 0), self.allocate(name, 1)
+        self.release(name, 0)
+        if most < 3:
+            return
+        for places in ((1, 2), (0, 1), (0, 2)):
+            self.allocate(name, 3)
+            table = self.tables[name][0]
+            self.touch(name, [table[place] for place in places]), self.touch(name, table[:2]), self.touch(name, table)
+            self.touch(name, table), self.release(name, 2), self.release(name, 2), self.release(name, 2)
+            self.allocate(name, most - 3), self.release(name, 0), self.allocate(name, 1)  # the one that has become free
+            while self.tables[name]:
+                self.release(name, 0)
+            self.touch(name, table), self.release(name, 0)  # what is free is shared again
+        self.allocate(name, 2), self.do(name, "spoil", "result"), self.release(name, 0)
+        self.do(name, "spoil", "arguments"), self.touch(name, self.gone[name][:1]), self.release(name, 0)
+
+    def steps(self, rng: np.random.Generator, count: int) -> None:
+        for _ in range(count):
+            name, draw = str(rng.choice(["a", "b"])), rng.random()
+            tables = self.tables[name]
+            if not tables or draw < 0.4:
+                self.allocate(name, int(rng.integers(0, 5)))
+            elif draw < 0.65:
+                some = [*tables, self.gone[name]][int(rng.integers(len(tables) + 1))]
+                self.touch(name, some[:2] if rng.integers(2) else some[-2:])
+            else:
+                self.release(name, int(rng.integers(len(tables))))
+        for name, tables in self.tables.items():
+            while tables:
+                self.release(name, 0)
+            self.allocate(name, self.num_blocks)
 
 
-def scripts(seed: int, again: bool) -> Iterator[tuple[str, list[tuple]]]:
+def scripts(seed: int, again: bool) -> Iterator[tuple[str, Pools]]:
     rng = np.random.default_rng(seed)
-    for num_blocks in (3, 6, 8, 11):
-        yield f"Allocator({num_blocks})", script(rng, num_blocks, again)
+    for num_blocks in (1, 3, 8):
+        script = Pools(num_blocks, again)
+        script.edges("a"), script.edges("b"), script.steps(rng, 5 * num_blocks)
+        yield f"Allocator({num_blocks})", script
 
 
 MISTAKES = r"""
@@ -110,11 +128,11 @@ MISTAKES = r"""
       count > len(self.free)  ->  count >= len(self.free)
     The last free block is never allocated: a request may take all free blocks, so use >.
 
-    lent_from_the_back
+    allocated_from_the_back
       self.free[:count], self.free[count:]  ->  self.free[len(self.free) - count :], self.free[: len(self.free) - count]
     Blocks are allocated from the back of `free`, where the most recently freed ones stand. Allocate from the front.
 
-    lent_without_count
+    allocated_without_count
       self.refs[block] = 1  ->  pass
     Allocate counts no holder for its blocks, so touch and release treat them as free. Set refs to 1.
 
@@ -129,6 +147,17 @@ MISTAKES = r"""
       self.refs[block] -= 1  ->  if self.refs[block] == 0:\n    raise ValueError("it is free")\nself.refs[block] -= 1
     The second release is refused halfway: some blocks have lost a holder by then. Look at all blocks before you
     change any.
+
+    all_must_be_free
+      any(self.refs[block] == 0 for block in blocks)  ->  blocks and all(self.refs[block] == 0 for block in blocks)
+    A second release is refused only if all its blocks are free. Another request may still hold some of them, which
+    then lose that holder. Refuse if any is free.
+
+    shared_between_allocators
+      self.refs = [0]  ->  Allocator.refs = [0]
+      self.free = list  ->  Allocator.free = list
+    Two allocators share their counts, and the second one begins those of the first anew. What belongs to one object
+    is kept as self.something; a variable of the class belongs to all objects.
 
     ignored_twice
       any(self.refs[block] == 0 for block in blocks)  ->  False

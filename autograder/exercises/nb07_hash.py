@@ -2,62 +2,45 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Iterator
 
 import numpy as np
 
-from autograder.compare import first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.kept import known_mistakes
-
-IMPORTS = "import hashlib\nfrom struct import pack\nimport numpy as np"
-
-
-def drive(block_hash, parent: list[int], tokens: list[int]) -> list[int]:
-    """The hash as a list of its bytes."""
-    value = block_hash(bytes(parent), tokens)
-    if not isinstance(value, (bytes, bytearray)):
-        raise TypeError(f"it returned something of type {type(value).__name__}, wanted bytes: .digest() gives them")
-    return list(value)
-
-
-def value_cases(seed: int) -> list[Call]:
-    """Chains: equal blocks behind different parents, tokens that look alike when they are run together, large ids."""
-    rng = np.random.default_rng(seed)
-    parent = lambda: rng.integers(0, 256, 32).tolist()  # noqa: E731
-    tokens = lambda n: rng.integers(0, 150_000, n).tolist()  # noqa: E731
-    same, one = tokens(16), parent()
-    a, b = (int(x) for x in rng.integers(1, 9, 2))
-    cases = [(parent(), same), (parent(), same), (one, tokens(4)), (one, tokens(4)), (one, tokens(16)[::-1])]
-    cases += [(one, [a, 10 * b + a]), (one, [10 * a + b, a]), (one, [a]), (one, [a + 256]), (one, [a + 2**32])]
-    cases += [(one, [b, a, 9]), (one, [9, a, b])]
-    return [Call(case, f"block_hash(parent, {_shown(case[1])})") for case in cases]
-
-
-def _shown(tokens: list[int]) -> str:
-    return str(tokens) if len(tokens) <= 4 else f"[{', '.join(map(str, tokens[:3]))}, ... {len(tokens)} tokens]"
-
-
-def _wanted(parent: list[int], tokens: list[int]) -> list[int]:
-    text = bytes(parent) + b"".join(token.to_bytes(8, "little") for token in tokens)
-    return list(hashlib.sha256(text).digest())
-
-
-def _trouble(call: Call, got: np.ndarray) -> str | None:
-    wanted = _wanted(*call.args)
-    if got.tolist() == wanted:
-        return None
-    if got.size != 32:
-        return f"{call.label} has {got.size} bytes, wanted the 32 of SHA-256."
-    shown = [bytes(x[:4]).hex() for x in (got.astype(int).tolist(), wanted)]
-    return f"{call.label} begins with the bytes {shown[0]}, wanted {shown[1]}."
-
-
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} blocks")
-
+from autograder.exercise import Call
+from autograder.kit import exercise, shown, values
+from autograder.plain import Other
 
 SOLUTION = "course_lib.cache.prefix:block_hash"
+
+
+def blocks(seed: int) -> Iterator[tuple[bytes, list[int] | tuple[int, ...]]]:
+    """Equal blocks behind different parents; tokens that look alike when run together, zeros, copies, large ids."""
+    rng = np.random.default_rng(seed)
+    parents = [rng.bytes(32), b"\0" + rng.bytes(30) + b"\0", bytes(32)]
+    tokens = lambda n: rng.integers(0, 150_000, n).tolist()  # noqa: E731
+    same, one = tokens(16), rng.bytes(32)
+    a, b = (int(x) for x in rng.integers(1, 9, 2))
+    yield from ((parent, same) for parent in parents)
+    yield from ((one, given) for given in (tokens(4), tuple(tokens(4)), same[::-1], tokens(40), tuple(tokens(1))))
+    yield from ((one, [a, 10 * b + a]), (one, [10 * a + b, a]), (one, [a]), (one, [a + 256]), (one, [a + 2**32]))
+    yield from ((one, [b, a, 9]), (one, [9, a, b]), (one, (9, a, b, a, 9)), (one, [b, b]), (one, [a, a, a, a]))
+    yield from ((one, [0]), (one, [0, a]), (one, [a, 0]), (bytes(32), [0, 0, 0]), (one, [2**62 + b]))
+
+
+def label(parent: bytes, tokens: list[int] | tuple[int, ...]) -> str:
+    text = shown(tokens) if len(tokens) <= 5 else f"[{', '.join(map(str, tokens[:3]))}, ... {len(tokens)} tokens]"
+    return f"block_hash({'a root of 32 zeros' if parent == bytes(32) else 'parent'}, {text})"
+
+
+def trouble(call: Call, got: object, wanted: bytes) -> str | None:
+    if not isinstance(got, bytes):
+        what = f"of type {got.kind if isinstance(got, Other) else type(got).__name__}"
+        return f"{call.label} returned {'None' if got is None else 'something ' + what}, wanted bytes: .digest()."
+    if len(got) != 32:
+        return f"{call.label} has {len(got)} bytes, wanted the 32 of SHA-256."
+    same = got == wanted
+    return None if same else f"{call.label} begins with the bytes {got[:4].hex()}, wanted {wanted[:4].hex()}."
+
 
 MISTAKES = r"""
     no_parent
@@ -106,6 +89,22 @@ MISTAKES = r"""
       parent +  ->  parent[:8] +
     Only 8 bytes of the parent's hash go in. All 32 do: a short hash can be made to collide.
 
+    each_token_once
+      pack(f"<{len(token_ids)}q", *token_ids)  ->  pack(f"<{len(set(token_ids))}q", *dict.fromkeys(token_ids))
+    A token that occurs a second time is left out. A block of 16 tokens has 16 numbers in its text, equal or not.
+
+    sixteen_tokens
+      pack(f"<{len(token_ids)}q", *token_ids)  ->  pack(f"<{len(token_ids[:16])}q", *token_ids[:16])
+    Only the first 16 tokens go in. A block may have any length: all of its tokens do.
+
+    remembered_by_tokens
+      | def block_hash(parent, token_ids, seen={}):
+      |     key = tuple(token_ids)
+      |     if key not in seen:
+      |         seen[key] = hashlib.sha256(parent + pack(f"<{len(key)}q", *key)).digest()
+      |     return seen[key]
+    The hash is remembered by the tokens alone, so the same tokens behind another parent get the first one's hash.
+
     xor_with_parent
       return hashlib.sha256(parent + pack  ->  own = hashlib.sha256(pack
       .digest()  ->  .digest()\nreturn bytes(a ^ b for a, b in zip(parent, own))
@@ -113,13 +112,10 @@ MISTAKES = r"""
     Put the parent into what is hashed.
 """
 
-EXERCISE = Exercise(
-    name="block_hash",
-    groups=(Group("values", value_cases, judge_values),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[values("values", SOLUTION, blocks, label, trouble, count="blocks", form=object)],
+    mistakes=MISTAKES,
     reread="Reread notebook 07, section 2.",
-    imports=IMPORTS,
-    solution=SOLUTION,
-    driver=drive,
+    imports="import hashlib\nfrom struct import pack\nimport numpy as np",
 )

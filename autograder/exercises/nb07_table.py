@@ -2,93 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.exercises.nb01_cache import same
-from autograder.exercises.nb07_shared import Told, flat, judge_told, name_of, parsed
-from autograder.kept import known_mistakes
-
-PUBLISH, FORGET, MATCH, CONTAINS = range(4)
-
-
-def drive(make, num_blocks: int, operations: list[int]) -> list[int]:
-    """Each operation is its kind, how many numbers follow, and those."""
-    cache, seen, names = make(num_blocks), [], []
-    for kind, given in parsed(operations):
-        if kind == PUBLISH:
-            cache.publish(name_of(given[0]), given[1])
-            seen.append([])
-        elif kind == FORGET:
-            cache.forget(given[0])
-            seen.append([])
-        elif kind == MATCH:
-            seen.append(cache.match([name_of(number) for number in given]))
-        else:
-            seen.append([int(block in cache) for block in range(1, num_blocks + 1)])
-        names.append("what match gives")
-    return flat(seen, names)
-
-
-def call_cases(seed: int) -> list[Call]:
-    """Few hashes and many blocks, so that copies, gaps in a chain and reused blocks are all there."""
-    rng = np.random.default_rng(seed)
-    calls = []
-    for num_blocks in (5, 9):
-        hashes = rng.choice(10_000, 4, replace=False).tolist()
-        operations, held = [], {}
-
-        def add(kind, *given, operations=operations):
-            operations.extend((kind, len(given), *given))
-
-        add(MATCH, *hashes)
-        order = [0, 2, 0, 1, 0] + rng.integers(0, 4, 45).tolist()
-        for i, which in enumerate(order):
-            free = [block for block in range(1, num_blocks + 1) if block not in held]
-            if held and (not free or (i > 5 and rng.random() < 0.45)):
-                block = int(rng.choice(sorted(held)))
-                add(FORGET, block)
-                del held[block]
-            else:
-                block = int(rng.choice(free))
-                held[block] = hashes[which]
-                add(PUBLISH, hashes[which], block)
-                if i % 3 == 0:
-                    add(PUBLISH, hashes[which], block)
-            add(MATCH, *hashes)
-            add(MATCH, hashes[which], hashes[0], int(rng.integers(10_000, 20_000)), hashes[which])
-            add(CONTAINS)
-        calls.append(Call((num_blocks, operations), f"PrefixCache({num_blocks})"))
-    return calls
-
-
-def _told(call: Call) -> list[Told]:
-    num_blocks, operations = call.args
-    published: list[tuple[int, int]] = []  # (block, hash), the first published first
-    story = []
-    for kind, given in parsed(operations):
-        if kind == PUBLISH:
-            if given[1] not in [block for block, _ in published]:
-                published.append((given[1], given[0]))
-            story.append((f"publish(h{given[0]}, {given[1]})", []))
-        elif kind == FORGET:
-            published = [pair for pair in published if pair[0] != given[0]]
-            story.append((f"forget({given[0]})", []))
-        elif kind == MATCH:
-            firsts = [next((b for b, value in published if value == number), None) for number in given]
-            found = firsts[: firsts.index(None)] if None in firsts else firsts
-            story.append((f"match([{', '.join(f'h{number}' for number in given)}])", found))
-        else:
-            inside = [int(block in [b for b, _ in published]) for block in range(1, num_blocks + 1)]
-            story.append((f"`block in cache` for blocks 1 to {num_blocks}", inside))
-    return story
-
-
-def judge_calls(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return judge_told(calls, outcomes, _told)
-
+from autograder.drivers.play import play
+from autograder.kit import exercise, played, same_story
 
 SOLUTION = "course_lib.lessons.nb07_prefix_cache:PrefixCache"
+
+
+def edges(h: list[bytes]) -> Iterator[tuple]:
+    """Each rule once, on two caches of which the second stays empty: copies, a second hash, gaps, blocks used again."""
+    looks = [("a", "match", h[:2]), ("a", "match", [h[2], h[1]]), ("a", ".in", 1, 2, 3), ("a", "match", [])]
+    yield from [("a", "new", 3), ("b", "new", 3), *looks]
+    for line in (
+        *[("publish", h[0], 1), ("publish", h[0], 3), ("publish", h[0], 1)],  # two copies; the first once more
+        *[("publish", h[1], 1), ("publish", h[1], 2), ("publish", h[1], 2)],  # not under a second hash
+        *[("forget", 1), ("publish", h[0], 1), ("publish", h[0], 3), ("forget", 3)],  # now it is the second copy
+        *[("forget", 1), ("publish", h[2], 1), ("forget", 2), ("publish", h[0], 2), ("publish", h[1], 3)],
+        *[("forget", 2), ("forget", 3), ("publish", h[2], 3), ("publish", h[2], 2), ("forget", 3), ("forget", 1)],
+    ):
+        yield from [("a", *line), *looks]
+    yield from [("b", "match", h[:1]), ("b", ".in", 1, 2, 3), ("b", "publish", h[1], 2), ("a", ".in", 1, 2, 3)]
+    yield from [("b", "match", h[1:2]), ("b", "match", [h[1], h[1], h[0]]), ("b", "match", h[1:2])]
+    yield from [("b", "spoil", "result"), ("b", "spoil", "arguments"), ("b", "match", h[1:2]), ("a", "match", h[1:])]
+    yield from [("c", "new", 1), ("c", "publish", h[3], 1), ("c", "match", h[3:]), ("c", "forget", 1), ("c", ".in", 1)]
+
+
+def random_lines(rng: np.random.Generator, num_blocks: int, hashes: list[bytes]) -> Iterator[tuple]:
+    """Few hashes and many blocks, so that copies, gaps in a chain and reused blocks are all there."""
+    held: dict[int, bytes] = {}
+    yield "cache", "new", num_blocks
+    for step in range(50):
+        value, free = hashes[rng.integers(0, 4)], [block for block in range(1, num_blocks + 1) if block not in held]
+        if held and (not free or (step > 5 and rng.random() < 0.45)):
+            block = int(rng.choice(sorted(held)))
+            yield "cache", "forget", block
+            del held[block]
+        else:
+            block = int(rng.choice(free))
+            held[block] = value
+            yield "cache", "publish", value, block
+            if rng.random() < 0.3:
+                again = int(rng.choice(sorted(held)))
+                yield "cache", "publish", held[again] if rng.random() < 0.5 else value, again
+        yield "cache", "match", [hashes[i] for i in rng.permutation(4)]
+        yield "cache", "match", [value, hashes[0], b"never", value]
+        yield "cache", ".in", *range(1, num_blocks + 1)
+
+
+def scripts(seed: int) -> Iterator[tuple[str, Iterator[tuple]]]:
+    rng = np.random.default_rng(seed)
+    for num_blocks in (3, 5, 9):
+        hashes = [b"h%d" % number for number in rng.choice(10_000, 4, replace=False)]
+        yield f"PrefixCache({num_blocks})", edges(hashes) if num_blocks == 3 else random_lines(rng, num_blocks, hashes)
+
 
 MISTAKES = r"""
     goes_on_behind_a_gap
@@ -129,6 +98,26 @@ MISTAKES = r"""
       if self.hashes[block] is None:  ->  if True:
     Publishing a block a second time lists it twice, so it is still found after forget. Publish it once.
 
+    last_again
+      if self.hashes[block] is None:  ->  if self.hashes[block] is not None:\n    self.forget(block)\nif True:
+    Publishing a block again forgets it first, so it moves behind its copies, or is found by another hash. A block that
+    is published already stays as it is.
+
+    second_hash
+      if self.hashes[block] is None:  ->  if self.hashes[block] != value:
+    A block that is published already is found by a second hash as well, and forget clears only one of them. A block
+    that has a hash keeps it: publish does nothing then.
+
+    none_for_no_hash
+      return found  ->  return found or None
+    Match gives None when nothing is found. The beginning that was found is empty then: return an empty list.
+
+    shared_between_caches
+      class PrefixCache:  ->  class PrefixCache:\n    blocks = {}
+      self.blocks = {}  ->
+    Two caches share one table: what is published in one is found in the other. What belongs to one object is made in
+    __init__, as self.something; a variable of the class belongs to all objects.
+
     match_takes_the_block
       self.blocks[value][0]  ->  self.blocks[value].pop(0)
       if value not in self.blocks:  ->  if not self.blocks.get(value):
@@ -148,13 +137,12 @@ MISTAKES = r"""
     `block in cache` is True for every block that exists. It is asked whether the block can be found now.
 """
 
-EXERCISE = Exercise(
-    name="PrefixCache",
-    groups=(Group("calls", call_cases, judge_calls),),
-    same=same,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[played("calls", SOLUTION, scripts)],
+    mistakes=MISTAKES,
     reread="Reread notebook 07, section 3.",
-    solution=SOLUTION,
     library=("course_lib.cache.prefix:PrefixIndex",),
-    driver=drive,
+    same=same_story,
+    driver=play,
 )

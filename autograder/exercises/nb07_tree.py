@@ -2,142 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.exercises.nb01_cache import same
-from autograder.exercises.nb07_shared import Told, flat, judge_told, parsed
-from autograder.kept import known_mistakes
-
-MATCH, INSERT = range(2)
-IMPORTS = "import numpy as np\nfrom course_lib.lessons.nb07_prefix_cache import Node, common, pages_of"
-
-
-def drive(make, block_size: int, operations: list[int], shape: int) -> list[int]:
-    """Each operation: match, or insert with the blocks first. With `shape`, also every node after an insert."""
-    tree, seen, names = make(block_size), [], []
-    for kind, given in parsed(operations):
-        if kind == MATCH:
-            seen.append(tree.match(list(given)))
-            names.append("what match gives")
-        else:
-            blocks, tokens = given[1 : 1 + given[0]], given[1 + given[0] :]
-            seen.append([tree.insert(list(tokens), list(blocks))])
-            names.append("what insert gives")
-            if shape:
-                seen.append(_nodes(tree.root))
-                names.append("a node's blocks")
-    return flat(seen, names)
-
-
-def _nodes(root) -> list[int]:
-    """-1 before each node's blocks and -2 behind its children; nodes in the order of their blocks."""
-    numbers = [-1, *root.blocks]
-    for child in sorted(root.children.values(), key=lambda node: list(node.blocks)):
-        numbers += _nodes(child)
-    return [*numbers, -2]
-
-
-def _cases(seed: int, shape: bool) -> list[Call]:
-    """Prompts of few tokens over few beginnings: they part inside blocks, inside runs and between them."""
-    rng = np.random.default_rng(seed)
-    calls = []
-    for size in (1, 2, 3):
-        first = int(rng.integers(10, 100))
-        alphabet = [first, first + 1]
-        operations, spare = [], 1
-        prompts = [[alphabet[0]] * (4 * size), [alphabet[0]] * (2 * size) + [alphabet[1]] * (2 * size)]
-        prompts += [[*prompts[0], *[alphabet[1]] * size, *[7]], prompts[0][: 3 * size]]
-        prompts += [[*prompts[0][: 3 * size], *[alphabet[1]] * size], [*prompts[0][: 2 * size], alphabet[1]]]
-        for _ in range(14):
-            length = int(rng.integers(0, 8 * size))
-            prompts.append([alphabet[int(bit)] for bit in (rng.random(length) < 0.35)])
-        for tokens in prompts:
-            operations += [MATCH, len(tokens), *tokens]
-            count = -(-len(tokens) // size)  # the table of a request has a block for what is left over, too
-            blocks = list(range(spare, spare + count))
-            spare += count
-            operations += [INSERT, 1 + count + len(tokens), count, *blocks, *tokens]
-            operations += [MATCH, len(tokens), *tokens]
-        for tokens in prompts[:8]:
-            longer = [*tokens, 5, 5, 5]
-            operations += [MATCH, len(longer), *longer]
-        calls.append(Call((size, operations, int(shape)), f"RadixTree({size})"))
-    return calls
-
-
-def value_cases(seed: int) -> list[Call]:
-    return _cases(seed, shape=False)
-
-
-def node_cases(seed: int) -> list[Call]:
-    return _cases(seed, shape=True)
-
-
-class _Oracle:
-    """One entry for each cached block, under the whole beginning that ends with it; and where a run was cut."""
-
-    def __init__(self, size: int):
-        self.size = size
-        self.block: dict[tuple, int] = {}
-        self.ends: set[tuple] = set()
-
-    def match(self, tokens: Sequence[int]) -> list[int]:
-        found, at = [], self.size
-        while at <= len(tokens) and tuple(tokens[:at]) in self.block:
-            found.append(self.block[tuple(tokens[:at])])
-            at += self.size
-        return found
-
-    def insert(self, tokens: Sequence[int], blocks: Sequence[int]) -> int:
-        known, whole = len(self.match(tokens)), len(tokens) // self.size
-        for i in range(known, whole):
-            self.block[tuple(tokens[: (i + 1) * self.size])] = blocks[i]
-        self.ends |= {tuple(tokens[: n * self.size]) for n in (known, whole) if n}
-        return known
-
-    def nodes(self, above: tuple = ()) -> list[int]:
-        """As `_nodes`: a run goes on to the next end."""
-        parts, numbers = [], []
-        for begin in self.block:
-            if len(begin) == len(above) + self.size and begin[: len(above)] == above:
-                run = begin
-                while run not in self.ends:
-                    (run,) = (p for p in self.block if len(p) == len(run) + self.size and p[: len(run)] == run)
-                steps = range(len(begin), len(run) + 1, self.size)
-                parts.append(([self.block[run[:n]] for n in steps], run))
-        for blocks, run in sorted(parts):
-            numbers += [-1, *blocks, *self.nodes(run), -2]
-        return numbers
-
-
-def _told(call: Call) -> list[Told]:
-    size, operations, shape = call.args
-    oracle, story = _Oracle(size), []
-    for kind, given in parsed(operations):
-        if kind == MATCH:
-            story.append((f"match({given})", oracle.match(given)))
-        else:
-            blocks, tokens = given[1 : 1 + given[0]], given[1 + given[0] :]
-            story.append((f"insert({tokens}, {blocks})", [oracle.insert(tokens, blocks)]))
-            if shape:
-                story.append((f"insert({tokens}, {blocks}): the tree behind it", [-1, *oracle.nodes(), -2]))
-    return story
-
-
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return judge_told(calls, outcomes, _told)
-
-
-def judge_nodes(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    verdict = judge_told(calls, outcomes, _told)
-    how = "In the lists of a tree, -1 begins a node, its blocks follow, then its children, and -2 ends it."
-    return Verdict(False, what=f"{verdict.what} {how}") if "the tree behind it" in verdict.what else verdict
-
+from autograder.drivers import nb07
+from autograder.kit import Script, exercise, played, same_story
 
 SOLUTION = "course_lib.lessons.nb07_prefix_cache:RadixTree"
+
+
+class Trees(Script):
+    """Prompts go into trees and are looked for; with `shape`, all nodes are seen after each call."""
+
+    def __init__(self, size: int, shape: bool):
+        super().__init__(SOLUTION)
+        self.size, self.shape, self.spare = size, shape, 0
+
+    def see(self, *line: object) -> object:
+        came = self.do(*line)
+        self.extend([(line[0], ".tree")] * self.shape)
+        return came
+
+    def insert(self, name: str, tokens: list[int], hit: bool = False) -> None:
+        """Its block table descends, with a block for what is left over; with `hit` it begins with the tree's blocks."""
+        count = -(-len(tokens) // self.size)
+        known = self.see(name, "match", tokens)
+        self.spare += count
+        blocks = list(range(self.spare, self.spare - count, -1))
+        self.see(name, "insert", tokens, [*known, *blocks[len(known) :]] if hit else blocks)
+        self.do(name, "match", tokens)
+
+    def edges(self, a: int, b: int) -> None:
+        """Prompts part inside a page, inside a run at each place, between runs; they end there, and come twice."""
+        size, one, two = self.size, [a] * self.size, [b] * self.size
+        prompts = [[], [a] * (size - 1), 4 * one, 2 * one + 2 * two, 4 * one + two + [7], 4 * one, 3 * one, 3 * one]
+        prompts += [3 * one + two, 2 * one + [a] * (size - 1) + [b], two + 2 * one, two + one + [a] * (size - 1), one]
+        prompts += [two + 3 * one, [*range(100 + size, 100, -1), *two], [a] * (size - 1) + [b] + two + one]
+        for name in ("tree", "other"):
+            self.see(name, "new", size)
+        for tokens in prompts:
+            self.insert("tree", tokens)
+            self.see("tree", "match", one + 2 * two)
+        for tokens in prompts:
+            self.see("tree", "match", [*tokens, 5, 5, 5]), self.see("other", "match", tokens[:size])
+        self.insert("other", 2 * one), self.do("other", "insert", 2 * two, [901, 900])
+        for what, tokens in (("arguments", two), ("result", 2 * two), ("result", one), ("result", 2 * one)):
+            self.do("other", "spoil", what), self.see("other", "match", tokens)
+        self.see("tree", "match", 2 * one), self.insert("other", two + one)
+
+    def some(self, rng: np.random.Generator, name: str, a: int, b: int) -> None:
+        """Prompts of two tokens over few beginnings."""
+        self.see(name, "new", self.size)
+        for length in rng.integers(self.size, 6 * self.size, 7):
+            self.insert(name, [b if bit else a for bit in rng.random(length) < 0.35], hit=rng.random() < 0.5)
+
+
+def scripts(seed: int, shape: bool) -> Iterator[tuple[str, Trees]]:
+    rng = np.random.default_rng(seed)
+    for size in (1, 2, 3):
+        a, script = int(rng.integers(10, 100)), Trees(size, shape)
+        script.edges(a, a + 1)
+        yield f"RadixTree({size})", script
+        for _ in range(2):
+            script = Trees(size, shape)
+            script.some(rng, "tree", a, a + 1)
+            yield f"RadixTree({size})", script
+
 
 MISTAKES = r"""
     whole_run_matched
@@ -182,6 +113,27 @@ MISTAKES = r"""
       blocks[known : len(pages)]  ->  blocks[: len(pages) - known]
     The new node gets the first blocks of the table. Page i is in blocks[i]: the new ones begin at `known`.
 
+    sorted_blocks
+      return found  ->  return sorted(found)
+    Match sorts the blocks by number. Block i must hold page i of the prompt: give them in the order of the text.
+
+    match_cuts
+      break  ->  self.insert(token_ids[: len(found) * self.block_size], found)\nbreak
+    Match cuts the node in which the prompts part. It finds the right blocks, and the tree is another one after every
+    look-up: matching changes nothing. Cut in insert alone.
+
+    its_own_list
+      found += node.blocks[:same]  ->  found = found + node.blocks[:same]
+      return found  ->  return node.blocks if node.blocks == found else found
+    Match gives a node's own list of blocks. The caller goes on with that list, as with any block table, and the node
+    changes with it. Return a new list.
+
+    shared_between_trees
+      class RadixTree:  ->  class RadixTree:\n    root = Node()
+      self.block_size, self.root = block_size, Node()  ->  self.block_size = block_size
+    Two trees share one root: what is inserted into one is found in the other. What belongs to one object is made in
+    __init__, as self.something; a variable of the class belongs to all objects.
+
     all_of_the_prompt_again
       Node(pages[known:], list(blocks[known : len(pages)]))  ->  Node(list(pages), list(blocks[: len(pages)]))
     The new node holds the whole prompt, also what the nodes above it have. It holds what is behind them.
@@ -206,14 +158,16 @@ MISTAKES = r"""
     blocks only.
 """
 
-EXERCISE = Exercise(
-    name="RadixTree",
-    groups=(Group("values", value_cases, judge_values), Group("nodes", node_cases, judge_nodes)),
-    same=same,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[
+        played("values", SOLUTION, lambda seed: scripts(seed, shape=False), nb07.trees),
+        played("nodes", SOLUTION, lambda seed: scripts(seed, shape=True), nb07.trees),
+    ],
+    mistakes=MISTAKES,
     reread="Reread notebook 07, section 6.",
-    imports=IMPORTS,
-    solution=SOLUTION,
+    imports="import numpy as np\nfrom course_lib.lessons.nb07_prefix_cache import Node, common, pages_of",
     library=("course_lib.cache.radix:RadixCache",),
-    driver=drive,
+    same=same_story,
+    driver=nb07.trees,
 )

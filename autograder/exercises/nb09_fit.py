@@ -5,51 +5,64 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.compare import first_trouble, same_floats
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.kept import known_mistakes
+from autograder.exercise import Call, Group, Outcome, Verdict
+from autograder.kit import exercise
 
+SOLUTION = "course_lib.lessons.nb09_device:fit_linear"
 CLOSE = 1e-6
 NAMES = ("fixed us of a step", "us per prompt token", "us per decode")
 
 
-def _call(rng: np.random.Generator, error: float) -> Call:
-    """Steps with prompt tokens alone, with decodes alone and with both, in no order."""
-    tokens = np.concatenate([[0, 0, 0, 0], rng.integers(16, 600, 10)])
-    decodes = np.concatenate([rng.integers(1, 40, 4), [0] * 4, rng.integers(1, 40, 6)])
-    cost = np.array([rng.integers(800, 6_000), rng.integers(8, 40), rng.integers(60, 300)]) + rng.random(3).round(2)
-    us = cost[0] + cost[1] * tokens + cost[2] * decodes
-    us = us * (1 + error * rng.standard_normal(len(us)))
-    order = rng.permutation(len(us))
-    samples = np.column_stack([tokens, decodes, us])[order]
-    return Call((samples,), f"fit_linear of {len(us)} steps", {"cost": cost if not error else None})
+def _steps(rng: np.random.Generator, more: int) -> np.ndarray:
+    """[steps, 2]: steps with prompt tokens alone, with decodes alone and with both, in no order."""
+    tokens = np.concatenate([[0, 0, 0, 0], rng.integers(16, 600, 4 + more)])
+    decodes = np.concatenate([rng.integers(1, 40, 4), [0] * 4, rng.integers(1, 40, more)])
+    return rng.permutation(np.column_stack([tokens, decodes]))
+
+
+def _call(counts: np.ndarray, us: np.ndarray, noise: str) -> Call:
+    return Call((np.column_stack([counts, us]).astype(float),), f"fit_linear of {len(us)} steps {noise}")
+
+
+def _cost(rng: np.random.Generator) -> np.ndarray:
+    return np.array([rng.integers(800, 6_000), rng.integers(8, 40), rng.integers(60, 300)]) + rng.random(3).round(2)
 
 
 def exact_cases(seed: int) -> list[Call]:
+    """Few steps and many; in another order; some steps twice."""
     rng = np.random.default_rng(seed)
-    return [_call(rng, 0.0) for _ in range(4)]
+    four, twice = np.array([[0, 10], [0, 20], [100, 0], [200, 0]]), _steps(rng, 2)
+    tables = [four, four[::-1], _steps(rng, 6), _steps(rng, 0), _steps(rng, 150), np.concatenate([twice, twice[:3]])]
+    calls = []
+    for counts, fixed in zip(tables, (1, 1, 1, 1, 1, 1e-3), strict=True):  # a small fixed part asks for float64
+        cost = _cost(rng) * [fixed, 1, 1]
+        calls.append(_call(counts, cost[0] + counts @ cost[1:], "without noise"))
+    return calls
 
 
 def noisy_cases(seed: int) -> list[Call]:
+    """Noise of some percent; and times whose best fit has a fixed part below 0."""
     rng = np.random.default_rng(seed)
-    return [_call(rng, 0.05) for _ in range(4)]
-
-
-def _wanted(call: Call) -> np.ndarray:
-    if call.facts["cost"] is not None:
-        return call.facts["cost"]
-    (samples,) = call.args
-    design = np.c_[np.ones(len(samples)), samples[:, :2]]
-    return np.linalg.solve(design.T @ design, design.T @ samples[:, 2])
+    calls = []
+    for more in (0, 6, 6, 90):
+        counts, cost = _steps(rng, more), _cost(rng)
+        us = (cost[0] + counts @ cost[1:]) * (1 + 0.05 * rng.standard_normal(len(counts)))
+        calls.append(_call(counts, us, "with noise"))
+    counts = _steps(rng, 6)
+    us = counts @ _cost(rng)[1:] + (counts**2) @ [0.2, 30]
+    return [*calls, _call(counts, us, "with a curve")]
 
 
 def _trouble(call: Call, got: np.ndarray) -> str | None:
-    if got.shape != (3,):
-        return f"{call.label} has shape {list(got.shape)}, wanted [3]: {', '.join(NAMES)}."
-    wanted = _wanted(call)
-    for name, mine, right in zip(NAMES, got.tolist(), wanted.tolist()):
-        if not abs(mine - right) <= CLOSE * abs(right):
-            exact = "without noise" if call.facts["cost"] is not None else "with noise"
-            return f"{call.label} {exact} gives {mine:,.4f} for the {name}, wanted {right:,.4f}."
+    if got.shape != (3,) or got.dtype.kind not in "iuf":
+        what = f"has shape {list(got.shape)}" if got.dtype.kind in "iuf" else f"has dtype {got.dtype}"
+        return f"{call.label} {what}, wanted [3] numbers: {', '.join(NAMES)}."
+    (samples,) = call.args
+    design = np.column_stack([np.ones(len(samples)), samples[:, :2]])
+    right = np.linalg.solve(design.T @ design, design.T @ samples[:, 2])
+    for name, mine, wanted in zip(NAMES, got.tolist(), right.tolist()):
+        if not abs(mine - wanted) <= CLOSE * abs(wanted):
+            return f"{call.label} gives {mine:,.4f} for the {name}, wanted {wanted:,.4f}."
     return None
 
 
@@ -57,7 +70,13 @@ def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
     return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} fits")
 
 
-SOLUTION = "course_lib.lessons.nb09_device:fit_linear"
+def same(a: Outcome, b: Outcome) -> bool:
+    """As same_floats, number by number: the fixed part is so large that a wrong slope beside it looks close."""
+    if not same_floats(a, b):
+        return False
+    x, y = getattr(a, "value", None), getattr(b, "value", None)
+    return not isinstance(x, np.ndarray) or bool(np.allclose(x, y, rtol=1e-7, atol=1e-9, equal_nan=True))
+
 
 MISTAKES = r"""
     no_fixed_part
@@ -119,25 +138,21 @@ MISTAKES = r"""
     Each cost is a mean of times divided by counts, so a mixed step's time counts as its tokens' and as its decodes'
     too. Fit all three together.
 
+    nothing_below_zero
+      return np.linalg.lstsq  ->  return np.maximum(0, np.linalg.lstsq
+      rcond=None)[0]  ->  rcond=None)[0])
+    A cost below 0 is raised to 0, and the other two are no longer the best for it. Return what least squares gives:
+    where times bend, the best line may well begin below 0.
+
     residuals
       rcond=None)[0]  ->  rcond=None)[1]
     lstsq returns a tuple: the solution first, then the residuals. This is the second.
 """
 
-
-def same(a: Outcome, b: Outcome) -> bool:
-    """As same_floats, number by number: the fixed part is so large that a wrong slope beside it looks close."""
-    if not same_floats(a, b):
-        return False
-    x, y = getattr(a, "value", None), getattr(b, "value", None)
-    return not isinstance(x, np.ndarray) or bool(np.allclose(x, y, rtol=1e-7, atol=1e-9, equal_nan=True))
-
-
-EXERCISE = Exercise(
-    name="fit_linear",
-    groups=(Group("exact", exact_cases, judge), Group("noisy", noisy_cases, judge)),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[Group("exact", exact_cases, judge), Group("noisy", noisy_cases, judge)],
+    mistakes=MISTAKES,
     same=same,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
     reread="Reread notebook 09, section 2.",
-    solution=SOLUTION,
 )

@@ -1,296 +1,246 @@
-"""Exercise 9.4, my_policy: the learner's scheduling policy, judged by what it did to a workload."""
+"""Exercise 9.4, my_policy: a scheduling policy, judged by what a simulated server does with its plans.
+
+The simulation runs here. The policy is asked for one step after another, in plain data both ways, and nothing that it
+does to its requests, or to the library beside it, reaches the server.
+"""
 
 from __future__ import annotations
 
-import functools
-from operator import index
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from autograder.compare import first_trouble
-from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Verdict
-from autograder.exercises import nb09_policy_answers
-from autograder.kept import known_mistakes
-from course_lib.lessons import nb09_capstone as capstone
+from autograder.compare import counted, error_text, first_trouble, printed_note
+from autograder.drivers import nb09
+from autograder.exercise import Call, Group, Outcome, Raised, Verdict
+from autograder.exercises import nb09_policy_mistakes
+from autograder.kit import draws, exercise
+from course_lib.cost.metrics import Report
+from course_lib.cost.workload import Arrival
+from course_lib.lessons.nb09_capstone import BUDGET, MARKS, MAX_NUM_SEQS, TARGETS, crowd, mixed_workload, run
 from course_lib.schedule.refusals import expect_plan
-from course_lib.schedule.request import Chunk, Request
+from course_lib.schedule.request import Chunk
 
-MOST_STEPS = 400  # right policies need 60 to 250
-ASKED = 3  # states that each group begins with
+SOLUTION = "course_lib.lessons.nb09_capstone:my_policy"
+PLAN = (int, np.ndarray)  # requests that the policy changed, and its chunks: rows (request id, start, stop)
+MOST_STEPS = 400  # of a run; right policies need 60 to 250
+WORKLOADS, CROWDS = 24, 3
+HOPELESS = 8, 20  # workloads, after which a policy that is so many percent below the mark is told so
+AGAIN = 6  # states of `valid` that are asked about again, forwards and backwards
 LONG_US, GAP_US = 1_200_000, 500_000  # in the crowd: the long prompt's first token; a streaming user's longest gap
-OVER_WHOLE, OF_BEST = 1.5, 0.88
-FIELDS = ("arrival", "prompt_len", "num_tokens", "num_computed", "num_cached")
 
 
-def drive(policy, kind: int, knobs: list[int], table: np.ndarray):
-    """kind 0: the plan for a state, rows (request, start, stop) below a row (requests changed, 0, 0).
-
-    kind 1, 2: serve capstone.mixed_workload or crowd with the seed knobs[0], and say what came of it.
-    """
-    if kind == 0:
-        return _plan(policy, knobs, table)
-    arrivals = list((capstone.mixed_workload if kind == 1 else capstone.crowd)(knobs[0]))
-    report = capstone.run(arrivals, _Limited(policy, len(arrivals)), keep=True)
-    gaps = max((gap for r in report.requests for gap in r.gaps_us), default=0)
-    long = max((r.ttft_us for r in report.requests if r.prompt_tokens == 8_000), default=0)
-    return np.array([len(arrivals), report.num_finished, report.num_good, gaps, long, report.steps.count])
+# --- valid: plans for single states
 
 
-class _Limited:
-    """The policy, called as the scheduler calls plan_step, at most MOST_STEPS times."""
+def states(seed: int) -> list[Call]:
+    """All that a state can hold, with every knob at its edges, then six that are drawn; some are asked about again."""
+    draw = draws(seed)
 
-    def __init__(self, policy, requests: int):
-        self.policy, self.requests, self.steps = policy, requests, 0
+    def decodes(number):
+        for _ in range(number):
+            prompt, answer = draw(20, 3_000), draw(1, 40)
+            yield prompt, prompt + answer, prompt + answer - 1, 0
 
-    def __call__(self, requests, **knobs):
-        self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise ValueError(
-                f"{MOST_STEPS} steps, and {len(requests)} of {self.requests} requests are not done yet. A policy that "
-                "gives each step as much as the target allows needs less than half of that"
-            )
-        return _call(self.policy, requests, knobs)
+    def running():  # chunks of prompts; preempted: its answer is recomputed; all but its newest token was found cached
+        yield from ((n, n, draw(500, n - 200), 0) for n in (draw(3_000, 12_000), draw(3_000, 6_000)))
+        yield 900, 940, draw(910, 930), 0
+        yield 320, 337, 336, 336
 
+    def waiting():
+        hit = 16 * draw(1, 10)
+        yield hit + draw(20, 400), hit + draw(420, 430), hit, hit
+        yield 160, 161, 160, 160
+        yield 60 * draw(2, 9), 60 * 9 + 7, 0, 0
+        yield from ((n, n, 0, 0) for n in (1, draw(5_000, 12_000), *(draw(50, 500) for _ in range(draw(2, 7)))))
 
-def _call(policy, requests, knobs):
-    """With the knobs by place, or by name where the policy, like plan_step, wants them so."""
-    code = getattr(policy, "__code__", None)
-    return policy(requests, **knobs) if code and code.co_kwonlyargcount else policy(requests, *knobs.values())
-
-
-def _requests(table: np.ndarray) -> tuple[Request, ...]:
-    made = []
-    for number, (arrival, prompt_len, tokens, computed, cached) in enumerate(table.tolist()):
-        made.append(
-            Request(
-                10 + number, [0] * tokens, max_tokens=10**6, arrival=arrival, prompt_len=prompt_len,
-                num_computed=computed, num_cached=cached,
-            )
-        )  # fmt: skip
-    return tuple(made)
-
-
-def _names(knobs: list[int]) -> dict[str, int]:
-    return dict(zip(("max_num_batched_tokens", "max_chunk", "max_num_seqs"), knobs, strict=True))
-
-
-def _plan(policy, knobs: list[int], table: np.ndarray) -> np.ndarray:
-    requests = _requests(table)
-    plan = _call(policy, requests, _names(knobs))
-    try:
-        rows = [(index(c.request_id), index(c.start), index(c.stop)) for c in plan]
-    except (TypeError, AttributeError):
-        what = f"my_policy returned {plan!r:.60}, wanted a tuple of Chunk(request_id, start, stop) in whole numbers"
-        raise TypeError(what) from None
-    before = _requests(table)
-    changed = sum(vars(a) != vars(b) for a, b in zip(requests, before))
-    return np.array([(changed, 0, 0), *rows])
+    full = (BUDGET, 0, MAX_NUM_SEQS)
+    n = draw(4, 9)
+    everything = (*decodes(n), *running(), *waiting())
+    shapes = [(everything, knobs) for knobs in (
+        full, (draw(900, 1_500), 0, n + draw(1, 3)), (2_048, 16 * draw(4, 30), MAX_NUM_SEQS),
+        (n - 1, 0, MAX_NUM_SEQS), (n, 0, MAX_NUM_SEQS), (n + 1, 0, MAX_NUM_SEQS), (n + draw(3, 40), 0, MAX_NUM_SEQS),
+        (BUDGET, 0, n - 1), (BUDGET, 0, n), (BUDGET, 0, n + 1), (1, 0, 1), (BUDGET, 1, MAX_NUM_SEQS), (BUDGET, 0, 1),
+        (n + draw(2, 9), draw(10, 90), MAX_NUM_SEQS), (n - 1, 1, n), (n + 300, draw(100, 200), n + 4),
+    )]  # fmt: skip
+    shapes += [(tuple(waiting()), full), (tuple(running()), (1, 0, 1)), (tuple(decodes(n)), full)]
+    shapes += [((row,), full) for row in (*running(), *waiting(), (9_000, 9_000, 8_999, 0))]  # alone
+    shapes.append((tuple(decodes(1)), (1, 1, 1)))
+    for _ in range(6):
+        rows = (*decodes(draw(0, 9)), *running(), *waiting())
+        shapes.append((rows, (draw(1, 3_000), draw(0, 2) * draw(1, 500), draw(1, len(rows)))))
+    calls = [_state(draw, rows, knobs) for rows, knobs in shapes]
+    return [*calls, *calls[:AGAIN], *reversed(calls[:AGAIN])]
 
 
-# --- cases
-
-
-def _state(rng: np.random.Generator, number: int) -> Call:
-    """A state of a server: decodes, prompts half done, some that wait, one with a hit, one after a preemption."""
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    rows = []
-    for _ in range(draw(2, 9)):
-        prompt, answer = draw(20, 3_000), draw(1, 40)
-        rows.append((prompt, prompt + answer, prompt + answer - 1, 0))
-    for _ in range(draw(1, 3)):
-        prompt = draw(3_000, 12_000)
-        rows.append((prompt, prompt, draw(500, prompt - 200), 0))
-    running = len(rows)
-    hit = 16 * draw(1, 10)
-    rows.append((hit + draw(20, 400), 0, hit, hit))
-    rows.append((60 * draw(2, 9), 7, 0, 0))
-    rows += [(draw(5_000, 12_000), 0, 0, 0)] + [(draw(50, 500), 0, 0, 0) for _ in range(draw(2, 7))]
-    table = np.zeros((len(rows), len(FIELDS)), dtype=np.int64)
-    arrivals = np.sort(rng.integers(0, 900_000, len(rows)))
-    for i, (prompt, more, computed, cached) in enumerate(rows):
-        tokens = more if i < running else prompt + more
-        table[i] = arrivals[i], prompt, tokens, computed, cached
-    decodes = sum(t - c == 1 for t, c in table[:, 2:4].tolist())
-    knobs = [
-        [capstone.BUDGET, 0, capstone.MAX_NUM_SEQS],
-        [draw(900, 1_500), 0, running + draw(1, 3)],
-        [2_048, 16 * draw(4, 30), capstone.MAX_NUM_SEQS],
-        [max(decodes - 1, 1), 0, capstone.MAX_NUM_SEQS],
-        [capstone.BUDGET, 0, max(decodes - 1, 1)],
-        [decodes + draw(3, 40), 0, capstone.MAX_NUM_SEQS],
-    ][number % 6]
-    return Call((0, knobs, table), f"my_policy of {len(rows)} requests, {_words(knobs)},", {"decodes": decodes})
-
-
-def _words(knobs: list[int]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in _names(knobs).items())
-
-
-def _states(rng: np.random.Generator, count: int) -> list[Call]:
-    return [_state(rng, number) for number in range(count)]
-
-
-def valid_cases(seed: int) -> list[Call]:
-    return _states(np.random.default_rng(seed), 18)
-
-
-def _runs(seed: int, kind: int, count: int, what: str) -> list[Call]:
-    rng = np.random.default_rng(seed)
-    states = _states(rng, ASKED)
-    seeds = rng.integers(0, 2**31, count).tolist()
-    return states + [Call((kind, [s], np.zeros((0, 5), dtype=np.int64)), f"my_policy {what}") for s in seeds]
-
-
-def fair_cases(seed: int) -> list[Call]:
-    return _runs(seed, 2, 1, "in the crowd")
-
-
-def beats_cases(seed: int) -> list[Call]:
-    return _runs(seed, 1, 1, "on the mixed workload")
-
-
-def reaches_cases(seed: int) -> list[Call]:
-    return _runs(seed + 1, 1, 2, "on the mixed workload")
-
-
-# --- judges
-
-
-def _invalid(call: Call, got: np.ndarray) -> str | None:
-    """Which rule a plan breaks, in words; None for a plan that an engine can run."""
-    if got.ndim != 2 or got.shape[1] != 3 or len(got) < 1 or got.dtype.kind not in "biu":
-        return f"{call.label} gives {got.tolist()!r:.60}, wanted a tuple of Chunk(request_id, start, stop)."
-    _, knobs, table = call.args
-    (changed, *_), *rows = got.tolist()
-    requests = {r.id: r for r in _requests(table)}
-    try:
-        expect_plan([Chunk(*row) for row in rows], requests, knobs[0], knobs[2])
-    except ValueError as error:
-        return f"{call.label} broke a rule: {error}".replace("plan_step", "my_policy")
-    if changed:
-        return f"{call.label} changed {changed} of its requests. A policy reads them; commit advances them."
-    over = [row for row in rows if knobs[1] and row[2] - row[1] > knobs[1]]
-    if over:
-        return f"{call.label} returned Chunk{tuple(over[0])}, and max_chunk is {knobs[1]}."
-    return None if rows else f"{call.label} plans nothing, although there is work: the server would stand still."
+def _state(draw: Callable, rows: tuple, knobs: tuple) -> Call:
+    ids = np.random.default_rng(draw(0, 10**6)).permutation(len(rows)) + draw(0, 90)
+    arrivals = [draw(0, 900_000) for _ in rows]
+    table = np.column_stack([ids, arrivals, np.array(rows)]).astype(np.int64)
+    names = ("max_num_batched_tokens", "max_chunk", "max_num_seqs")
+    words = ", ".join(f"{name}={value}" for name, value in zip(names, knobs, strict=True))
+    return Call((table, *knobs), f"my_policy of {counted(len(rows), 'request')}, {words},")
 
 
 def judge_valid(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _invalid) or Verdict(True, count=f"{len(calls)} states")
+    trouble = first_trouble(calls, outcomes, _broken, form=PLAN)
+    if trouble:
+        return trouble
+    first: dict[int, Outcome] = {}
+    for call, outcome in zip(calls, outcomes, strict=True):
+        if not np.array_equal(first.setdefault(id(call), outcome).value[1], outcome.value[1]):
+            what = "planned something else when it was asked again about the same requests and knobs. A policy is pure:"
+            return Verdict(False, what=f"{call.label} {what} it remembers nothing, and chance has no part in it.")
+    return Verdict(True, count=f"{len(calls)} states")
 
 
-def _judge(calls: list[Call], outcomes: list[Outcome], trouble, count: str) -> Verdict:
-    """The states first: a plan that breaks a rule there is told by the rule."""
-    found = first_trouble(calls[:ASKED], outcomes[:ASKED], _invalid) or first_trouble(
-        calls[ASKED:], outcomes[ASKED:], lambda call, got: _no_run(call, got) or trouble(call, got)
-    )
-    return found or Verdict(True, count=count)
+def _broken(call: Call, got: tuple) -> str | None:
+    """Which rule a plan breaks, in words; None for a plan that an engine can run."""
+    table, budget, max_chunk, max_num_seqs = call.args
+    chunks, odd = _chunks(call.label, got)
+    try:
+        expect_plan(chunks, {request.id: request for request in nb09.requests_of(table)}, budget, max_num_seqs)
+    except ValueError as error:
+        return _rule(call.label, error)
+    over = [chunk for chunk in chunks if max_chunk and chunk.num_tokens > max_chunk]
+    return odd or (f"{call.label} returned {over[0]}, and max_chunk is {max_chunk}." if over else None)
 
 
-def _no_run(call: Call, got: np.ndarray) -> str | None:
-    if got.shape != (6,) or got.dtype.kind not in "biu":
-        return f"{call.label} gives no result of a run."
-    arrivals, finished = got.tolist()[:2]
-    if finished < arrivals:
-        return f"{call.label} finished {finished} of {arrivals} requests; then it planned nothing any more."
-    return None
+def _chunks(label: str, got: tuple) -> tuple[list[Chunk], str]:
+    """The chunks of a plan, and what is wrong whatever they are: unreadable, requests changed, none at all."""
+    changed, rows = got
+    if rows.ndim != 2 or rows.shape[1] != 3 or rows.dtype.kind not in "iu":
+        return [], f"{label} gave a plan that could not be read."
+    if changed:
+        return [], f"{label} changed {changed} of its requests. A policy reads them; commit advances them."
+    chunks = [Chunk(*row) for row in rows.tolist()]
+    return chunks, "" if chunks else f"{label} plans nothing, although there is work: the server would stand still."
 
 
-def judge_fair(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    def trouble(call: Call, got: np.ndarray) -> str | None:
-        *_, gap, long, _ = got.tolist()
+def _rule(label: str, error: ValueError) -> str:
+    return f"{label} broke a rule: {error}".replace("plan_step", "my_policy")
+
+
+# --- fair, beats, reaches: the policy serves whole workloads
+
+
+class Refused(Exception):
+    """The policy did something that ends the run; the text says what."""
+
+
+def serve(workload: Iterable[Arrival], ask: Callable[[Call], Outcome], where: str, keep: bool = False) -> Report:
+    """The result of a run whose every step is what the policy answers. Raises Refused for a plan that cannot be."""
+    arrivals = list(workload)
+    label = f"my_policy {where}"
+    steps, note = 0, ""
+
+    def policy(requests, **knobs):
+        nonlocal steps, note
+        steps += 1
+        if steps > MOST_STEPS:
+            raise Refused(
+                f"{label}: {MOST_STEPS} steps, and {len(requests)} of {len(arrivals)} requests are not done yet. A "
+                "policy that gives each step as much as the target allows needs less than half of that."
+            )
+        rows = [(r.id, r.arrival, r.prompt_len, len(r.token_ids), r.num_computed, r.num_cached) for r in requests]
+        call = Call((np.array(rows, dtype=np.int64), *knobs.values()), label)
+        outcome = ask(call)
+        note = printed_note(outcome)
+        if isinstance(outcome, Raised):
+            raise Refused(error_text(call, outcome) + note)
+        chunks, odd = _chunks(label, outcome.value)
+        if odd:
+            raise Refused(odd + note)
+        return chunks
+
+    try:
+        return run(arrivals, policy, keep=keep)
+    except ValueError as error:
+        raise Refused(_rule(label, error) + note) from None
+
+
+def talk(rule: Callable[[int, Callable], tuple[bool, str]]) -> Callable[[int, Callable], Verdict]:
+    """A conversation from a rule: rule(seed, ask) -> whether the policy passes, and what to say of it."""
+
+    def verdict(seed: int, ask: Callable[[Call], Outcome]) -> Verdict:
+        try:
+            passed, text = rule(seed, ask)
+        except Refused as refused:
+            passed, text = False, str(refused)
+        return Verdict(True, count=text) if passed else Verdict(False, what=text)
+
+    return verdict
+
+
+def _seeds(seed: int, number: int) -> list[int]:
+    return np.random.default_rng(seed).integers(0, 2**31, number).tolist()
+
+
+@talk
+def fair(seed: int, ask: Callable) -> tuple[bool, str]:
+    for number in _seeds(seed, CROWDS):
+        report = serve(crowd(number), ask, "in the crowd", keep=True)
+        gap = max((gap for r in report.requests for gap in r.gaps_us), default=0)
         if gap > GAP_US:
-            return (
-                f"{call.label}: a streaming user waited {gap / 1e6:.2f} s for a token; {GAP_US / 1e6:g} s is the most."
+            most = f"{GAP_US / 1e6:g} s is the most."
+            return False, f"my_policy in the crowd: a streaming user waited {gap / 1e6:.2f} s for a token; {most}"
+        tokens, wait = max((r.prompt_tokens, r.ttft_us) for r in report.requests)
+        if wait > LONG_US:
+            return False, (
+                f"my_policy in the crowd: the prompt of {tokens:,} tokens got its first token after {wait / 1e6:.2f} "
+                f"s, while short prompts overtook it; {LONG_US / 1e6:g} s is the most."
             )
-        if long > LONG_US:
-            return (
-                f"{call.label}: the prompt of 8,000 tokens got its first token after {long / 1e6:.2f} s, while short "
-                f"prompts overtook it; {LONG_US / 1e6:g} s is the most."
-            )
-        return None
-
-    return _judge(calls, outcomes, trouble, "no request starves in the crowd")
+    return True, f"no request starves in {CROWDS} crowds"
 
 
-@functools.lru_cache(maxsize=64)
-def _whole(seed: int) -> int:
-    return capstone.whole_prompt_good(seed)
+def at_least(percent: int) -> Callable[[int, Callable], Verdict]:
+    """The conversation that is passed if so many of the requests of all workloads meet both targets."""
+
+    @talk
+    def reach(seed: int, ask: Callable) -> tuple[bool, str]:
+        reports: list[Report] = []
+        for number in _seeds(seed, WORKLOADS):
+            reports.append(serve(mixed_workload(number), ask, "on the mixed workload"))
+            good, requests = sum(r.num_good for r in reports), sum(r.num_finished for r in reports)
+            if len(reports) == HOPELESS[0] and 100 * good < (percent - HOPELESS[1]) * requests:
+                break
+        share = f"{100 * good / requests:.1f}% of {requests:,} requests meet both targets"
+        if len(reports) == WORKLOADS and 100 * good >= percent * requests:
+            return True, share
+        on = f"on the first {len(reports)} of" if len(reports) < WORKLOADS else "on"
+        wanted = f"{percent}% are wanted ({-(-percent * requests // 100):,} requests, and it is {good:,})"
+        return False, f"my_policy {on} {WORKLOADS} mixed workloads: {share}, and {wanted}. {_why(reports)}"
+
+    return reach
 
 
-@functools.lru_cache(maxsize=64)
-def _best(seed: int) -> tuple[int, str, int]:
-    return max((good, profile, budget) for (profile, budget), good in capstone.shipped_good(seed).items())
+def _why(reports: list[Report]) -> str:
+    """Which of the two targets is missed, how often, and by how much."""
+    steps, gap = sum(r.steps.count for r in reports), max(r.itl.max for r in reports) / 1e3
+    mean = sum(r.steps.total for r in reports) / steps / 1e3
+    late, latest = sum(r.ttft.above(TARGETS.ttft_us) for r in reports), max(r.ttft.max for r in reports) / 1e6
+    text = f"Your longest gap between two tokens was {gap:.0f} ms, "
+    first = f"{late:,} requests got their first token after more than 500 ms, the last one after {latest:.1f} s."
+    if gap * 1e3 > TARGETS.itl_us:
+        over = sum(r.steps_over_target for r in reports)
+        why = f"{over:,} of {steps:,} steps took longer than that. Give a step less work."
+        if not over:
+            why = "and no step took longer than that. So steps left out the decodes of users who stream."
+        return f"{text}over the target of 50: {why} And {first}"
+    text += f"within the target of 50; what fails is the time to the first token: {first} A step took {mean:.0f} ms in "
+    return text + "the mean."
 
 
-def judge_beats(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    def trouble(call: Call, got: np.ndarray) -> str | None:
-        good, whole = got.tolist()[2], _whole(call.args[1][0])
-        if good >= OVER_WHOLE * max(whole, 1):
-            return None
-        return (
-            f"{call.label}: {good} of {got.tolist()[0]} requests meet both targets. Without cutting any prompt it is "
-            f"{whole}; at least {OVER_WHOLE:g} times that is wanted. {_why(got)}"
-        )
-
-    return _judge(calls, outcomes, trouble, "more goodput than whole prompts")
-
-
-def judge_reaches(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    results = [o.value.tolist() for o in outcomes[ASKED:] if not isinstance(o, Raised) and _is_run(o.value)]
-    best = [_best(call.args[1][0]) for call in calls[ASKED:]]
-
-    def trouble(call: Call, got: np.ndarray) -> str | None:
-        if len(results) < len(best):
-            return None  # another of the runs has no result, and first_trouble comes to it
-        good, mark = sum(r[2] for r in results), sum(b[0] for b in best)
-        if good >= OF_BEST * mark:
-            return None
-        names = " and ".join(f"{profile} with a budget of {budget:,}: {n}" for n, profile, budget in best)
-        return (
-            f"{call.label}, over {len(best)} seeds: {good} of {sum(r[0] for r in results)} requests meet both targets. "
-            f"The best shipped profiles have {mark} ({names}); {OF_BEST:.0%} of that is wanted. {_why(got)}"
-        )
-
-    return _judge(calls, outcomes, trouble, f"at least {OF_BEST:.0%} of the best shipped profile's goodput")
-
-
-def _is_run(value) -> bool:
-    return isinstance(value, np.ndarray) and value.shape == (6,)
-
-
-def _why(got: np.ndarray) -> str:
-    _, _, _, gap, _, steps = got.tolist()
-    over = gap > capstone.TARGETS.itl_us
-    return f"Your longest gap between two tokens was {gap / 1e3:.0f} ms" + (
-        ", over the target of 50: give a step less work."
-        if over
-        else f" in {steps} steps, within the target: what fails is the time to the first token."
-    )
-
-
-def same(a: Outcome, b: Outcome) -> bool:
-    """Equal plans and equal results, or the same error in the same words."""
-    if isinstance(a, Raised) or isinstance(b, Raised):
-        return isinstance(a, Raised) and isinstance(b, Raised) and (a.type, a.message) == (b.type, b.message)
-    x, y = a.value, b.value
-    return np.array_equal(x, y) if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) else x == y
-
-
-SOLUTION = "course_lib.lessons.nb09_capstone:my_policy"
-
-EXERCISE = Exercise(
-    name="my_policy",
-    groups=(
-        Group("valid", valid_cases, judge_valid),
-        Group("fair", fair_cases, judge_fair),
-        Group("beats", beats_cases, judge_beats),
-        Group("reaches", reaches_cases, judge_reaches),
-    ),
-    same=same,
-    wrong_answers=known_mistakes(SOLUTION, nb09_policy_answers.MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[
+        Group("valid", states, judge_valid, form=PLAN),
+        Group("fair", form=PLAN, talk=fair),
+        Group("beats", form=PLAN, talk=at_least(MARKS["beats"])),
+        Group("reaches", form=PLAN, talk=at_least(MARKS["reaches"])),
+    ],
+    mistakes=nb09_policy_mistakes.MISTAKES,
     reread="Reread notebook 09, section 7.",
     imports="import numpy as np\nfrom course_lib.schedule.request import Chunk, Request",
-    solution=SOLUTION,
-    driver=drive,
+    driver=nb09.plan,
 )

@@ -2,73 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from autograder.compare import first_trouble, same_integers
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.kept import known_mistakes
-from course_lib.cost.attention import AttentionCost
-
-
-def drive(answer, target_us: int, users: int, longest: int, cost: list[int]):
-    """The cost is four numbers: fixed us, us per prompt token, us per decode, ps per query-key pair."""
-    return answer(target_us, users, longest, AttentionCost(*cost))
-
-
-def value_cases(seed: int) -> list[Call]:
-    """Settings that fit, one in which the longest prompt fits whole, and some in which nothing does."""
-    rng = np.random.default_rng(seed)
-    draw = lambda low, high: int(rng.integers(low, high))  # noqa: E731
-    rows = [(50_000, 24, 8_192, [2_600, 15, 108, 740]), (50_000, 24, 32_768, [2_600, 15, 108, 740])]
-    for _ in range(6):
-        cost = [draw(900, 4_000), draw(6, 30), draw(40, 200), draw(100, 2_000)]
-        rows.append((draw(20_000, 90_000), draw(1, 60), draw(6_000, 60_000), cost))
-    rows.append((400_000, draw(1, 9), draw(300, 900), [draw(900, 4_000), 10, 100, 500]))
-    rows.append((2_000, draw(8, 30), 8_192, [draw(2_100, 4_000), 15, 108, 740]))
-    users = draw(5, 50)
-    rows.append((1_000 + 100 * users + 20, users, 4_096, [1_000, 20, 100, 0]))  # one token fits exactly
-    return [Call((t, u, longest, c), f"recommend({t:,}, {u}, {longest:,}, cost)") for t, u, longest, c in rows]
-
-
-def last_chunk_us(chunk: int, users: int, longest: int, cost: list[int]) -> int:
-    """The step with the prompt's last `chunk` tokens and all decodes, in us, from the formula."""
-    fixed, token, decode, pair_ps = cost
-    keys = chunk * (2 * longest - chunk + 1) // 2
-    return fixed + token * chunk + decode * users + pair_ps * keys // 1_000_000
-
-
-def wanted(target_us: int, users: int, longest: int, cost: list[int]) -> tuple[int, int]:
-    chunk = 0
-    for step in (4_096, 512, 64, 8, 1):
-        while chunk + step <= longest and last_chunk_us(chunk + step, users, longest, cost) <= target_us:
-            chunk += step
-    return (chunk, chunk + users) if chunk else (0, 0)
-
-
-def _trouble(call: Call, got: np.ndarray) -> str | None:
-    if got.shape != (2,) or got.dtype.kind not in "biu":
-        return f"{call.label} gives {got.tolist()!r:.60}, wanted two whole numbers: max_chunk, max_num_batched_tokens."
-    target, users, longest, cost = call.args
-    (chunk, budget), right = got.tolist(), wanted(*call.args)
-    if (chunk, budget) == right:
-        return None
-    what = f"{call.label} gives {(chunk, budget)}, wanted {right}. "
-    what += "The cost is {:,} us, {} per prompt token, {} per decode, {} ps per pair.".format(*cost)
-    if 0 < chunk <= longest:
-        what += f" With your chunk the longest step takes {last_chunk_us(chunk, users, longest, cost):,} us."
-    return what
-
-
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} settings")
-
+from autograder.drivers import nb09
+from autograder.exercise import Call
+from autograder.kit import draws, exercise, shown, values
+from course_lib.cost.work import work_of
 
 SOLUTION = "course_lib.lessons.nb09_device:recommend"
+LESSON = ("attention", 2_600, 15, 108, 740)
+
+
+def last_us(chunk: int, users: int, longest: int, cost: tuple) -> int:
+    """The step with the prompt's last `chunk` tokens and all decodes, in us."""
+    return nb09.cost_of(*cost).work_us(work_of([(longest - chunk, longest)], [longest] * users))
+
+
+def settings(seed: int) -> Iterator[tuple]:
+    """Costs without and with a term for decodes' contexts, and a preset; targets met exactly, missed by 1 us, never."""
+    draw = draws(seed)
+    yield 50_000, 24, 8_192, LESSON
+    yield 50_000, 24, 32_768, LESSON
+    for number in range(4):
+        attention = ("attention", draw(900, 4_000), draw(6, 30), draw(40, 200), draw(100, 2_000))
+        terms = [draw(900, 4_000) * 10**6, draw(6, 30) * 10**6, draw(40, 200) * 10**6, draw(100, 2_000)]
+        for cost in (attention, ("fitted", *terms, draw(2_000, 60_000)), ("8b-h100",)):
+            users, longest = draw(2, 40), draw(2_000, 9_000)
+            chunk = (draw(20, longest - 20), draw(20, longest - 20), 1, longest)[number]
+            exact = last_us(chunk, users, longest, cost)
+            yield exact - number % 2, users, longest, cost
+    yield 400_000, draw(1, 9), draw(300, 900), ("attention", draw(900, 4_000), 10, 100, 500)  # the whole prompt
+    yield 2_000, draw(8, 30), 8_192, ("attention", draw(2_100, 4_000), 15, 108, 740)  # not even the fixed part
+    users = draw(5, 50)
+    decodes = 1_000 + 100 * users
+    for spare in (0, 19, 20):  # the decodes alone take all, nearly all; one token fits exactly
+        yield decodes + spare, users, 4_096, ("attention", 1_000, 20, 100, 0)
+    yield 50_000, 1, 1, LESSON
+    yield 2_700, 1, 1, LESSON
+
+
+def label(target_us: int, users: int, longest: int, cost: tuple) -> str:
+    return f"recommend({target_us:,}, {users}, {longest:,}, cost)"
+
+
+def _cost_in_words(kind: str, *numbers: int) -> str:
+    if kind == "attention":
+        return "The cost is {:,} us, {} per prompt token, {} per decode, {} ps per pair.".format(*numbers)
+    if kind == "fitted":
+        fixed, token, decode, pair, context = (ps / 10**6 for ps in numbers)
+        text = (
+            f"The cost is {fixed:,.0f} us, {token:.0f} per prompt token, {decode:.0f} per decode, {pair:g} per pair, "
+        )
+        return text + f"{context:g} per token of a decode's context."
+    return f"The cost is the preset {kind}."
+
+
+def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
+    if got.shape != (2,) or got.dtype.kind not in "iu":
+        return f"{call.label} gives {shown(got)}, wanted two whole numbers: max_chunk, max_num_batched_tokens."
+    if np.array_equal(got, wanted):
+        return None
+    _, users, longest, cost = call.args
+    (chunk, budget), right = got.tolist(), tuple(wanted.tolist())
+    what = f"{call.label} gives {(chunk, budget)}, wanted {right}. {_cost_in_words(*cost)}"
+    if 0 < chunk <= longest:
+        what += f" With your chunk the longest step takes {last_us(chunk, users, longest, cost):,} us."
+    return what
+
 
 MISTAKES = r"""
     no_decodes
       [longest] * users  ->  []
     The decodes of the users who stream are left out of the step. Each has one token in every step, and takes time.
+
+    one_decode
+      [longest] * users  ->  [longest]
+    One decode is counted for all users together. Each user who streams has one in every step.
+
+    short_contexts
+      [longest] * users  ->  [1] * users
+    Your decodes have next to no context. Where a cost counts the keys and values that decodes read, as a GPU's does,
+    they then cost too little: take `longest` for every user.
 
     first_chunk
       (longest - chunk, longest)  ->  (0, chunk)
@@ -93,6 +109,10 @@ MISTAKES = r"""
       <= target_us  ->  < target_us
     A step that takes exactly the target meets it. This one stops below.
 
+    never_whole
+      longest + 1  ->  longest
+    The chunk is never the whole prompt: the search ends one token before `longest`.
+
     power_of_two
       return (fits  ->  fits = 2 ** fits.bit_length() // 2\nreturn (fits
     The chunk is rounded down to a power of two. Nothing asks for that, and up to half of what fits is given away.
@@ -112,23 +132,22 @@ MISTAKES = r"""
     Where not even one token fits, this still recommends a chunk of 1. No knob can make the decodes themselves faster:
     say (0, 0).
 
+    budget_without_chunk
+      if fits else (0, 0)  ->
+    Where not even one token fits, this recommends a chunk of 0 with a budget for the decodes. A max_chunk of 0 means
+    that there is no cap: say (0, 0).
+
     longer_than_the_prompt
       longest + 1  ->  1 << 20
       (longest - chunk, longest)  ->  (max(longest - chunk, 0), max(longest, chunk))
     The chunk is longer than the longest prompt. There is no such chunk: stop at `longest`.
-
-    one_decode
-      [longest] * users  ->  [longest] * min(users, 1)
-    One decode is counted for all users together. Each user who streams has one in every step.
 """
 
-EXERCISE = Exercise(
-    name="recommend",
-    groups=(Group("values", value_cases, judge_values),),
-    same=same_integers,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[values("values", SOLUTION, settings, label, trouble, count="settings", driver=nb09.recommend)],
+    mistakes=MISTAKES,
     reread="Reread notebook 09, section 3.",
     imports="import numpy as np\nfrom course_lib.cost.work import work_of",
-    solution=SOLUTION,
-    driver=drive,
+    driver=nb09.recommend,
 )

@@ -2,88 +2,77 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
-from autograder.compare import counted, first_far_index, first_trouble, same_floats
-from autograder.exercise import Call, Exercise, Group, Outcome, Verdict
-from autograder.kept import known_mistakes
+from autograder.compare import counted, first_trouble
+from autograder.drivers import nb09
+from autograder.exercise import Call, Group, Outcome, Returned, Verdict
+from autograder.kit import draws, exercise, shown
+from autograder.plain import array_of
 
-SYNC_US = 3  # host time of asking the device whether it is done
-
-
-class Device:
-    """A host clock and a device that works through what was started, in us. `steps`: how long each takes, in a ring.
-
-    first_us   what the first step takes on top
-    launch_us  what starting a step takes the host; on a device that is not `asynchronous` the whole step as well
-    """
-
-    def __init__(self, steps: list[int], first_us: int, launch_us: int, asynchronous: bool, busy_us: int):
-        self.steps, self.first_us, self.launch_us, self.asynchronous = steps, first_us, launch_us, asynchronous
-        self.now, self.free, self.count = 1_000_000, 1_000_000 + busy_us, 0
-
-    def run(self):
-        takes = self.steps[self.count % len(self.steps)] + (self.first_us if self.count == 0 else 0)
-        self.count += 1
-        self.now += self.launch_us
-        self.free = max(self.free, self.now) + takes
-        if not self.asynchronous:
-            self.now = self.free
-
-    def synchronize(self):
-        self.now = max(self.now, self.free) + SYNC_US
-
-    def clock(self):
-        return float(self.now)
+SOLUTION = "course_lib.lessons.nb09_device:time_step"
+US, SECONDS = 1, 1_000_000  # units of a clock
 
 
-def drive(answer, steps: list[int], first_us: int, launch_us: int, asynchronous: int, busy_us: int):
-    """What the answer measures, with one repeat for each step of the ring."""
-    device = Device(steps, first_us, launch_us, bool(asynchronous), busy_us)
-    return answer(device.run, device.synchronize, device.clock, len(steps))
-
-
-def value_cases(seed: int) -> list[Call]:
-    """One repeat and several; a GPU that returns at once and a CPU; one repeat disturbed by other work."""
-    rng = np.random.default_rng(seed)
+def cases(seed: int) -> list[Call]:
+    """One repeat and several; a GPU that returns at once and a CPU; a clock in seconds; one repeat is disturbed."""
+    draw = draws(seed)
     calls = []
-    for repeats, asynchronous in ((1, True), (5, True), (7, True), (5, False), (3, True)):
-        base = int(rng.integers(2_000, 9_000))
-        ascending = np.cumsum(rng.integers(60, 400, repeats)) + base
+    for repeats, asynchronous, unit in (
+        (1, True, US), (5, True, US), (7, True, US), (5, False, US), (3, True, US), (1, False, US), (5, True, SECONDS)
+    ):  # fmt: skip
+        base = draw(2_000, 9_000)
+        ascending = [base + 200 * (i + 1) + draw(0, 150) for i in range(repeats)]
         ascending[-1] += base * int(repeats > 1) * 4  # something else ran at the same time
         low = repeats // 2  # the first two of the ring are below the median: what spoils one of them moves it
         order = [*reversed(range(low)), *reversed(range(low, repeats))]
-        steps = [int(ascending[i]) for i in order]
-        first, launch = int(rng.integers(40_000, 90_000)), int(rng.integers(10, 60))
-        busy = int(rng.integers(1_000, 5_000)) * int(asynchronous)
+        steps = tuple(ascending[i] for i in order)
+        busy = draw(1_000, 5_000) * asynchronous
         device = "a device that returns at once" if asynchronous else "a CPU"
-        calls.append(
-            Call(
-                (steps, first, launch, int(asynchronous), busy),
-                f"time_step with {counted(repeats, 'repeat')} on {device}",
-            )
-        )
+        clock = " and a clock in seconds" * (unit == SECONDS)
+        label = f"time_step with {counted(repeats, 'repeat')} on {device}{clock}"
+        calls.append(Call((steps, draw(40_000, 90_000), draw(10, 60), asynchronous, busy, unit), label))
     return calls
 
 
-def _trouble(call: Call, got: np.ndarray) -> str | None:
-    steps, _, launch, *_ = call.args
-    wanted = np.array(float(sorted(steps)[len(steps) // 2] + launch + SYNC_US))
-    if got.shape != ():
-        return f"{call.label} returned an array of shape {list(got.shape)}, wanted one number."
-    if first_far_index(got.astype(np.float64), wanted) is None:
-        return None
-    return (
-        f"{call.label} gives {float(got):,.1f} us, wanted {float(wanted):,.1f}: the steps take "
-        f"{', '.join(f'{us:,}' for us in sorted(steps))} us, {launch} us to start and {SYNC_US} to wait for."
-    )
+def _number(value: object) -> float | None:
+    """One real number, as a float; None for anything else."""
+    array = array_of(value)
+    return float(array) if array is not None and array.shape == () and array.dtype.kind in "iuf" else None
 
 
-def judge_values(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble) or Verdict(True, count=f"{len(calls)} devices")
+def _trouble(call: Call, result: tuple) -> str | None:
+    steps, _, launch, _, _, unit = call.args
+    measured, warmed_up = result
+    got, right_us = _number(measured), sorted(steps)[len(steps) // 2] + launch + nb09.SYNC_US
+    if measured is None:
+        return f"{call.label} returned None. Does your function end in a return line?"
+    if got is None:
+        return f"{call.label} returned {shown(measured)}, wanted one number."
+    if not abs(got * unit - right_us) <= 1e-6 * right_us:
+        of_them = f"the steps take {', '.join(f'{us:,}' for us in sorted(steps))} us, {launch} us to start and "
+        of_them += f"{nb09.SYNC_US} to wait for."
+        if unit == US:
+            return f"{call.label} gives {got:,.1f} us, wanted {right_us:,.1f}: {of_them}"
+        return f"{call.label} gives {got:,.6f}, wanted {right_us / unit:,.6f}, in the clock's unit: {of_them}"
+    if not warmed_up:
+        return f"{call.label} ran too few steps: one to warm up and {len(steps)} to measure are needed."
+    return None
 
 
-SOLUTION = "course_lib.lessons.nb09_device:time_step"
+def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
+    return first_trouble(calls, outcomes, _trouble, form=FORM) or Verdict(True, count=f"{len(calls)} devices")
+
+
+def same(a: Outcome, b: Outcome) -> bool:
+    """Both measured the same, or raised the same error in the same words."""
+    if isinstance(a, Returned) and isinstance(b, Returned):
+        x, y = _number(a.value[0]), _number(b.value[0])
+        return x is not None and y is not None and math.isclose(x, y, rel_tol=1e-9)
+    return not isinstance(a, Returned) and not isinstance(b, Returned) and (a.type, a.message) == (b.type, b.message)
+
+
+FORM = (object, bool)  # what was returned, and whether there were enough steps for it
 
 MISTAKES = r"""
     first_run_counts
@@ -119,6 +108,12 @@ MISTAKES = r"""
     The warm-up is still running on the device when the clock is read for the first time, so the first measurement waits
     for it too. Synchronize behind the warm-up.
 
+    begins_once
+          begin = clock()  ->
+      times = []  ->  times = []\nbegin = clock()
+    The clock is read once, before the loop, so that each time holds all repeats before it as well. Read it anew for
+    each repeat.
+
     mean
       sorted(times)[repeats // 2]  ->  sum(times) / repeats
     This is the mean. One repeat during which something else ran moves the mean; the median stays.
@@ -151,6 +146,10 @@ MISTAKES = r"""
       sorted(times)[repeats // 2]  ->  sorted(times)[repeats // 2] / 1e3
     This is a thousandth of the time. Return it in the clock's own unit.
 
+    in_microseconds
+      sorted(times)[repeats // 2]  ->  sorted(times)[repeats // 2] * 1e6
+    This is a million times the time. Return it in the clock's own unit, whichever that is.
+
     last_repeat
       sorted(times)[repeats // 2]  ->  times[-1]
     This is the last repeat alone. Any one of them may be disturbed: take the median.
@@ -161,12 +160,11 @@ MISTAKES = r"""
     sorted list.
 """
 
-EXERCISE = Exercise(
-    name="time_step",
-    groups=(Group("values", value_cases, judge_values),),
-    same=same_floats,
-    wrong_answers=known_mistakes(SOLUTION, MISTAKES),
+EXERCISE = exercise(
+    SOLUTION,
+    groups=[Group("values", cases, judge, form=FORM)],
+    mistakes=MISTAKES,
+    same=same,
     reread="Reread notebook 09, section 1.",
-    solution=SOLUTION,
-    driver=drive,
+    driver=nb09.time_step,
 )

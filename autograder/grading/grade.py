@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autograder import seeds
-from autograder.compare import reexported, verdict_on
 from autograder.exercise import Exercise, Group, Verdict
 from autograder.exercises import EXERCISES
 from autograder.grading.intake import Answer, Refused, answer_to, read_notebook
 from autograder.grading.remote import Remote, Sandboxes
+from autograder.judge import reexported, verdict_on
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ MODULES = {
 # (module, name), as it was -> (module, name) today: names that were renamed, or that left their module alone
 NAMES = {
     ("autograder.answers", "perform"): ("autograder.older", "perform"),
+    ("autograder.exercises.nb09_time", "Device"): ("autograder.drivers.nb09", "Device"),
     ("course_lib.cache.prefix", "PrefixCache"): ("course_lib.cache.prefix", "PrefixIndex"),
     ("course_lib.cache.radix", "RadixTree"): ("course_lib.cache.radix", "RadixCache"),
     ("course_lib.environment", "explain"): ("course_lib.learner.pip_says", "explain"),

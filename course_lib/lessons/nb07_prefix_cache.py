@@ -23,7 +23,7 @@ class PrefixCache:
         return self.hashes[block] is not None
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
-        """Blocks of the longest cached beginning: one for each hash, up to the first that is not found."""
+        """Blocks of the longest cached beginning: one for each hash, up to the first that is not found. A new list."""
         found = []
         for value in hashes:
             if value not in self.blocks:
@@ -32,7 +32,7 @@ class PrefixCache:
         return found
 
     def publish(self, value: bytes, block: int) -> None:
-        """From now on the block is found by this hash. Publishing a block again changes nothing."""
+        """From now on the block is found by this hash. Publishing a block again, by any hash, changes nothing."""
         if self.hashes[block] is None:
             self.hashes[block] = value
             self.blocks.setdefault(value, []).append(block)
@@ -59,7 +59,10 @@ class Allocator:
         self.free = list(range(1, num_blocks + 1))
 
     def allocate(self, count: int) -> list[int] | None:
-        """Give the first `count` free blocks one holder each; None, and nothing changes, if there are fewer."""
+        """Give the first `count` free blocks one holder each, in a new list; None if there are fewer.
+
+        Nothing changes then.
+        """
         if count > len(self.free):
             return None
         blocks, self.free = self.free[:count], self.free[count:]
@@ -99,7 +102,7 @@ class RequestCache:
         """The block table for a request's `num_tokens` tokens: its hit first, new blocks behind it.
 
         hashes   one for each full block of the request, in token order
-        returns  the table; None, and nothing changes, when there are not enough free blocks
+        returns  the table, a new list; None, and nothing changes, when there are not enough free blocks
 
         The hit is as long as it can be while one token is left to compute. Its blocks get one more holder. A new block
         that can still be found by what it held before is forgotten.
@@ -153,7 +156,7 @@ class RadixTree:
         self.block_size, self.root = block_size, Node()
 
     def match(self, token_ids: Sequence[int]) -> list[int]:
-        """Blocks of the longest cached beginning, in whole blocks. Changes nothing."""
+        """Blocks of the longest cached beginning, in whole blocks, as a new list. Changes nothing."""
         pages, node, found = pages_of(token_ids, self.block_size), self.root, []
         while len(found) < len(pages) and pages[len(found)] in node.children:
             node = node.children[pages[len(found)]]
@@ -167,7 +170,8 @@ class RadixTree:
         """Put the whole blocks of `token_ids` in; returns how many of them were there already.
 
         Those keep the tree's own blocks. A node in which the prompt parts from it, or ends, is cut in two there: the
-        node keeps the upper part, and the lower part becomes its child. What is new becomes one child.
+        node keeps the upper part, and the lower part becomes its child. What is new becomes one child, which keeps no
+        list of the caller's.
         """
         pages, node, known = pages_of(token_ids, self.block_size), self.root, 0
         while known < len(pages) and pages[known] in node.children:

@@ -33,7 +33,9 @@ def time_step(
     run           starts one step. On a GPU it returns at once, while the device goes on working; the first step is slow
     synchronize   returns when the device has done all that was started
     clock         the time now
-    repeats       how many steps to measure, odd
+    repeats       how many steps to measure, odd; one more runs first, to warm up
+
+    Returns one number, not rounded.
     """
     run()
     synchronize()
@@ -49,8 +51,8 @@ def time_step(
 def fit_linear(samples: np.ndarray) -> np.ndarray:
     """The linear cost with the least squared errors.
 
-    samples   [steps, 3] float: prompt tokens, decodes and measured us of each step
-    returns   [3]: fixed us of a step, us per prompt token, us per decode
+    samples   [steps, 3] float64: prompt tokens, decodes and measured us of each step; it stays as it is
+    returns   [3]: fixed us of a step, us per prompt token, us per decode; one may be below 0
     """
     columns = np.column_stack([np.ones(len(samples)), samples[:, 0], samples[:, 1]])
     return np.linalg.lstsq(columns, samples[:, 2], rcond=None)[0]
@@ -64,8 +66,8 @@ def recommend(target_us: int, users: int, longest: int, cost: StepCost) -> tuple
     cost      cost.work_us(work_of([(start, stop)], contexts)) is the time of a step in us: one chunk, and a decode for
               each number in contexts. A longer chunk never takes less. Take `longest` for every user's context
 
-    max_chunk is the largest that fits, at most `longest`. The budget holds one such chunk and the decodes, no more:
-    then several waiting prompts cannot fill a step beyond it either.
+    Whole numbers. max_chunk is the largest that fits, at most `longest`. The budget holds one such chunk and the
+    decodes, no more: then several waiting prompts cannot fill a step beyond it either.
     """
     fits, too_large = 0, longest + 1
     while too_large - fits > 1:

@@ -50,6 +50,13 @@ MISTAKES = r"""
     The longest prompt goes first, and all others wait for it. Most requests are short: they miss the target for the
     first token because of a few.
 
+    first_come_first_served
+      (r is oldest, r.num_uncomputed)  ->  r.arrival
+      left_us / 4  ->  0
+    Prompts run in the order in which they came, each step as long as the target allows. So each long prompt delays all
+    that came after it, and most of these are short. Which order delays few? And how does the long one still come to an
+    end?
+
     no_time_limit
       48_000 - 2_600 - 108 * len(chunks)  ->  10**9
     A step is filled up to the budget of 8,192 tokens, whatever it takes: that is 150 ms and more. The target for the
