@@ -65,7 +65,7 @@ class Server:
         """Chunks that end everywhere, copies, prompts that are cached as a whole, of one block and of one token."""
         size, commit = self.size, self.commit
         self.admit("ABC", 2), commit(0, 1, size, 2 * size - 1, 2 * size, 2 * size, 3 * size + 1, 3 * size + 2)
-        self.admit("Z", 1), self.admit("ABC", computed=True), self.admit("ABC", 1), self.admit("ABD", 1)
+        self.admit("Z", 1), self.admit("ABC", computed=True), self.admit("ABC", 1), self.admit("ABG", 1)
         self.end(0), self.end(-1), self.admit("", 1), self.admit("AB"), self.admit("A", computed=True), self.end(2)
         self.admit("EF"), self.admit("EF"), commit(0, size), commit(0, 2 * size, place=-2), commit(size, 2 * size)
         self.admit("EF", computed=True), self.end(-3), self.admit("EF", 1), self.end_all()

@@ -41,6 +41,7 @@ class Trees(Script):
         prompts += [two + 3 * one, [*range(100 + size, 100, -1), *two], [a] * (size - 1) + [b] + two + one]
         for name in ("tree", "other"):
             self.see(name, "new", size)
+        self.see("wider", "new", size + 1)  # its pages are its own affair
         for tokens in prompts:
             self.insert("tree", tokens)
             self.see("tree", "match", one + 2 * two)
