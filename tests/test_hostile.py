@@ -47,8 +47,13 @@ def listening():
         thread.join()
 
 
+def some(names, share):
+    """Every `share`th in every run; the others are slow."""
+    return [pytest.param(n, marks=[] if i % share == 1 else [pytest.mark.slow]) for i, n in enumerate(names)]
+
+
 @safe
-@pytest.mark.parametrize("name", hostile.BODIES)
+@pytest.mark.parametrize("name", some(hostile.BODIES, 4))
 def test_a_hostile_answer_gains_nothing_and_harms_nothing(name, tmp_path, monkeypatch, listening):
     monkeypatch.setattr(remote, "SECONDS", 3)
     port, heard = listening
@@ -68,7 +73,7 @@ def test_after_an_attack_the_next_submission_is_graded_as_ever(tmp_path, monkeyp
     right = (
         "def positions(cached, computed, take):\n    return list(range(cached + computed, cached + computed + take))\n"
     )
-    for name in ("kills everything", "floods the judge", "forks without end"):
+    for name in ("kills everything", "floods the judge"):
         grade_file(submitted(tmp_path, hostile.answer(name)), "03_positions", WORTH, 5, level())
         assert grade_file(submitted(tmp_path, right), "03_positions", WORTH, 5, level()).score == 4
 
@@ -79,7 +84,7 @@ def test_after_an_attack_the_next_submission_is_graded_as_ever(tmp_path, monkeyp
 MASK = {"chunk_attention_mask__values": 3, "chunk_attention_mask__kv": 2}
 
 
-@pytest.mark.parametrize("name", odd.BODIES)
+@pytest.mark.parametrize("name", some(odd.BODIES, 3))
 def test_an_honest_notebook_earns_all_its_points_whatever_state_it_is_in(name, tmp_path):
     file = tmp_path / "Copy of work (3).ipynb"
     file.write_bytes(odd.BODIES[name]())

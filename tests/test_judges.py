@@ -11,11 +11,12 @@ from right_answers import right_answers
 
 from autograder.answers import InProcess
 from autograder.check import PUBLIC_SEED
+from autograder.compare import first_far_index
 from autograder.exercise import Raised, Returned
 from autograder.exercises import EXERCISES
 from autograder.judge import UNREADABLE, judge, read
 from autograder.kit import STORY
-from autograder.plain import Other, array_of, fits
+from autograder.plain import Other, array_of, equal, fits
 
 EACH = 60  # malformed outcomes of a group: some 3,500 in all
 SECONDS = 20  # a hang; judges need less than one
@@ -101,10 +102,21 @@ def means_the_same(got, right):
         return got.type == right.type
     if fits(right.value, STORY):  # of an error in a story only the type matters, and not the line it came from
         return fits(got.value, STORY) and [r[:2] for r in got.value[0]] == [r[:2] for r in right.value[0]]
-    x, y = array_of(got.value), array_of(right.value)
-    if x is not None and y is not None:
-        return x.shape == y.shape and bool(np.array_equal(x, y))
-    return got.value == right.value if x is None and y is None else False
+    if isinstance(right.value, tuple) and len(right.value) == 4 and right.value[3] is True:  # notebook 04's kernels
+        return fits(got.value, (object,) * 4) and same_value(
+            got.value[:2], right.value[:2]
+        )  # a turned one is not needed
+    return same_value(got.value, right.value)
+
+
+def same_value(x, y):
+    """Equal, or as close as a judge of floats asks; what is None in a right outcome is not looked at."""
+    if isinstance(x, tuple) and isinstance(y, tuple) and array_of(y) is None:
+        return len(x) == len(y) and all(b is None or same_value(a, b) for a, b in zip(x, y))
+    a, b = array_of(x), array_of(y)
+    if a is None or b is None:
+        return a is None and b is None and equal(x, y)
+    return a.shape == b.shape and a.dtype.kind in "biuf" and first_far_index(a, b.astype(np.float64)) is None
 
 
 @pytest.fixture

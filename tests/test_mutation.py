@@ -16,7 +16,7 @@ def test_a_mutant_is_the_answer_with_one_place_changed():
     one = "chunk_attention_mask, solution, comparison: return key <= query -> return key < query"
     assert made[one].endswith("    return key < query")
     kinds = {what.split(", ", 2)[2].partition(":")[0] for what in made}
-    assert {"comparison", "operator", "variable", "slice", "line left out", "remembered"} <= kinds
+    assert {"comparison", "operator", "variable", "line left out", "order of lines", "remembered"} <= kinds
 
 
 def test_a_mutant_that_hangs_or_ends_the_process_is_not_taken_for_a_survivor(monkeypatch):
