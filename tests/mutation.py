@@ -272,6 +272,7 @@ def _work(job, made: list[Mutant], pipe) -> None:
 
     resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
     sys.stdout = open(os.devnull, "w")
+    pipe.send("ready")
     for mutant in made:
         try:
             pipe.send(job(mutant))
@@ -282,13 +283,14 @@ def _work(job, made: list[Mutant], pipe) -> None:
 def run_all(made: list[Mutant], job=outcome) -> list:
     """What `job` says of each mutant, or "does not end"; a process that hangs is ended and replaced."""
     results: list = []
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork, and its products hang
     while len(results) < len(made):
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(job, made[len(results) :], theirs), daemon=True)
         process.start()
         theirs.close()
         try:
+            ours.poll(60) and ours.recv()  # it has imported what it needs
             while len(results) < len(made):
                 if not ours.poll(SECONDS):
                     results.append("does not end")
@@ -365,7 +367,9 @@ def mistakes_text(exercise: Exercise) -> str:
     for info in pkgutil.iter_modules(exercises.__path__):
         module = importlib.import_module(f"autograder.exercises.{info.name}")
         if getattr(module, "EXERCISE", None) is not None and module.EXERCISE.name == exercise.name:
-            return textwrap.dedent(module.MISTAKES).strip("\n")
+            own = getattr(module, "MISTAKES", None)
+            siblings = [vars(found)["MISTAKES"] for found in vars(module).values() if hasattr(found, "MISTAKES")]
+            return textwrap.dedent(own or siblings[0]).strip("\n")
     raise ValueError(exercise.name)
 
 

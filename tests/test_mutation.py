@@ -40,10 +40,8 @@ def test_what_is_listed_as_equivalent_is_a_mutant_and_has_a_reason():
         assert len(reason.split()) > 3, what
 
 
-@pytest.mark.parametrize("name", EXERCISES)
-def test_some_mutants_of_every_exercise_earn_no_full_points(name):
-    made = mutants(EXERCISES[name])
-    chosen = random.Random(name).sample(made, IN_EVERY_RUN)
+def test_some_mutants_of_every_exercise_earn_no_full_points():
+    chosen = [m for name, e in EXERCISES.items() for m in random.Random(name).sample(mutants(e), IN_EVERY_RUN)]
     assert [m.what for m in survivors(chosen)] == []
 
 
