@@ -86,8 +86,15 @@ def named(
         which = "Several mistakes do this. " + " Or: ".join(w.message for w in wrong)
     if exercise.kind_only:
         which = f"A known test asks the same kinds of question, and accepts and refuses the same. Of that one: {which}"
+    elif only_errors(outcomes):
+        which = f"The same error comes of a mistake that we know, and of others: {which}"
     where = next((w.reread for w in wrong if w.reread), exercise.reread)
     return replace(verdict, which=which, where=where, mistakes=tuple(w.name for w in wrong))
+
+
+def only_errors(outcomes: Sequence[Outcome]) -> bool:
+    """Whether no call returned: then a known mistake with the same errors may be another mistake."""
+    return all(isinstance(outcome, Raised) for outcome in outcomes)
 
 
 def replay(exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Sequence[Outcome]) -> list[WrongAnswer]:

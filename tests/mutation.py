@@ -1,7 +1,8 @@
 """Small changes of right answers, such as people make, put to the checks: which of them earn full points?
 
 PYTHONPATH=. python tests/mutation.py [NAME ...]       lists the mutants that survive, and how many were made
-PYTHONPATH=. python tests/mutation.py --names [NAME]   how known mistakes, mutants and pairs of mistakes are named
+PYTHONPATH=. python tests/mutation.py --names [NAME]   how known mistakes, mutants and pairs of mistakes are named;
+                                                       --most=40 looks at 40 mutants of each exercise
 
 A mutant is a right answer with one place changed: a comparison, an offset, the order of two lines, a line left out,
 another variable, another axis, an argument that is written into, a result that is remembered. The solution and one
@@ -307,7 +308,8 @@ def run_all(made: list[Mutant], job=outcome) -> list:
 
 
 def naming(mutant: Mutant) -> list[str]:
-    """For each group that refuses it: "right", "general" (no known mistake is named) or "wrong: NAME".
+    """For each group that refuses it: "right", "general" (no known mistake is named), "careful" (as one that may
+    have the same error) or "wrong: NAME".
 
     A name is right if the known mistake does the same as the mutant on three other seeds.
     """
@@ -322,7 +324,11 @@ def naming(mutant: Mutant) -> list[str]:
         verdict = evaluate(exercise, group, answer)
         if not verdict.passed:
             same = [name for name in verdict.mistakes if _does_the_same(exercise, group, answer, name)]
-            said.append("right" if same else f"wrong: {verdict.mistakes}" if verdict.mistakes else "general")
+            careful = (
+                exercise.kind_only or "and of others: " in verdict.which
+            )  # the message says that it may be another
+            wrong = "careful" if careful else f"wrong: {verdict.mistakes}"
+            said.append("right" if same else wrong if verdict.mistakes else "general")
     return said
 
 
@@ -373,15 +379,20 @@ def mistakes_text(exercise: Exercise) -> str:
     raise ValueError(exercise.name)
 
 
-def report_names(names: list[str]) -> None:
-    print(f"{'exercise':22}{'':14}{'right':>7}{'general':>9}{'wrong':>7}")
+def drawn(made: list[Mutant], most: int) -> list[Mutant]:
+    return random.Random(len(made)).sample(made, min(most, len(made)))
+
+
+def report_names(names: list[str], most: int) -> None:
+    """A table of how answers are named; `most`: mutants of an exercise that are looked at, drawn at random."""
+    print(f"{'exercise':22}{'':14}{'right':>7}{'general':>9}{'careful':>9}{'wrong':>7}")
     total: dict[str, Counter] = {}
     for name in names:
         exercise = EXERCISES[name]
         kept = [Mutant(name, w.name, w.source) for w in exercise.wrong_answers]
         for what, made in (
             ("kept", kept),
-            ("mutants", mutants(exercise)),
+            ("mutants", drawn(mutants(exercise), most)),
             ("combinations", combinations(exercise, 20)),
         ):
             said = [
@@ -392,12 +403,15 @@ def report_names(names: list[str]) -> None:
             ]
             counts = Counter(s.partition(":")[0] for _, s in said)
             total[what] = total.get(what, Counter()) + counts
-            print(f"{name:22}{what:14}{counts['right']:7}{counts['general']:9}{counts['wrong']:7}", flush=True)
+            print(
+                f"{name:22}{what:14}{counts['right']:7}{counts['general']:9}{counts['careful']:9}{counts['wrong']:7}",
+                flush=True,
+            )
             for mutant, one in said:
                 if one.startswith("wrong"):
                     print(f"    {mutant.what} is named {one[7:]}", flush=True)
     for what, counts in total.items():
-        print(f"{'all':22}{what:14}{counts['right']:7}{counts['general']:9}{counts['wrong']:7}")
+        print(f"{'all':22}{what:14}{counts['right']:7}{counts['general']:9}{counts['careful']:9}{counts['wrong']:7}")
 
 
 def equivalents() -> dict[str, str]:
@@ -416,7 +430,8 @@ def survivors(made: list[Mutant]) -> list[Mutant]:
 def main() -> int:
     names = [a for a in sys.argv[1:] if not a.startswith("-")] or list(EXERCISES)
     if "--names" in sys.argv:
-        report_names(names)
+        most = next((int(a.partition("=")[2]) for a in sys.argv if a.startswith("--most=")), 10_000)
+        report_names(names, most)
         return 0
     for name in names:
         made = mutants(EXERCISES[name])
