@@ -1,12 +1,14 @@
 """Answers that attack: none earns a point, harms anything outside, tells a secret, or stops the grader."""
 
 import json
+import shutil
 import socket
 import threading
 
 import hostile
 import odd
 import pytest
+from starting import ROOT, run_python
 
 from autograder.exercises import EXERCISES
 from autograder.grading import remote
@@ -65,6 +67,14 @@ def test_a_hostile_answer_gains_nothing_and_harms_nothing(name, tmp_path, monkey
     assert secret.read_text() == SECRET and not heard
     said = " ".join(task.diagnosis for task in graded.tasks)
     assert SECRET not in said and str(2**60)[:6] not in said and all(task.diagnosis for task in graded.tasks)
+
+
+@safe
+def test_a_course_that_lies_in_the_folder_for_temporary_files_isolates_too(tmp_path):
+    for name in ("autograder", "course_lib"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    found = run_python("-m", "autograder", "level", cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert found.stdout.strip() == level(), found.stderr
 
 
 @safe

@@ -132,8 +132,9 @@ def _command(level: str) -> list[str]:
         binds += ["--ro-bind-try", path, path]
     return [
         bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--uid", "65534",
-        "--gid", "65534", "--hostname", "sandbox", "--tmpfs", "/", *binds, "--proc", "/proc", "--dev", "/dev",
-        "--size", str(FILE_SIZE), "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/", "--", *worker,
+        "--gid", "65534", "--hostname", "sandbox", "--tmpfs", "/", "--proc", "/proc", "--dev", "/dev",
+        "--size", str(FILE_SIZE), "--tmpfs", "/tmp", *binds,  # behind /tmp, since the course may lie in it
+        "--chdir", "/tmp", "--remount-ro", "/", "--", *worker,
     ]  # fmt: skip
 
 
