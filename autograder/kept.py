@@ -8,10 +8,11 @@
       | return np.tril(np.ones((3, 8), dtype=bool), k=5)
     This is the mask of the worked example, whatever the arguments are.
 
-A name; then changes, each a text that stands once in the solution (docstrings and annotations aside) and what takes its
-place (a \\n in it begins a line), nothing for a line that is left out; or, where no change makes the mistake, lines of
-code: a body, or the whole function or class. Then the message. A last line `reread: ...` says where to look, if not
-where the exercise says, and `alike: 0.9` how many of the returned numbers must be equal in every bit.
+A name; then changes, each a text that stands once in the solution (docstrings and annotations aside), two blanks, an
+arrow, and what takes its place (a \\n in it begins a line), nothing for a line that is left out; or, where no change
+makes the mistake, lines of code: a body, or the whole function or class. Then the message. A last line `reread: ...`
+says where to look, if not where the exercise says, and `alike: 0.9` how many of the returned numbers must be equal in
+every bit.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ def _changed(name: str, changes: list[str], solution: str) -> str:
     for change in changes:
         old, arrow, new = _split(change)
         if not arrow:
-            raise ValueError(f"{name}: a change is OLD -> NEW, and this is {change!r}.")
+            raise ValueError(
+                f"{name}: a change is OLD  -> NEW, with two blanks before the arrow, and this is {change!r}."
+            )
         if solution.count(old) != 1 or source.count(old) != 1:
             raise ValueError(f"{name}: {old!r} stands {solution.count(old)} times in the solution, wanted once.")
         start = source.index(old)

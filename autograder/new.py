@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import keyword
@@ -34,8 +33,8 @@ def label({parameters}) -> str:
     return f"{name}({shown})"
 
 
-# TODO at least five: a name, a change of the solution (OLD -> NEW, or lines | code), and what to say to a learner whose
-# answer does the same. autograder/kept.py shows the form.
+# TODO at least five: a name, a change of the solution (OLD  ->  NEW, two blanks before the arrow; or lines | code), and
+# what to say to a learner whose answer does the same. autograder/kept.py shows the form.
 MISTAKES = """
 """
 
@@ -51,7 +50,8 @@ CELLS = """
 # %% [markdown] id="{slug}-exercise"
 # ### Exercise {number}: TODO the question that it answers?
 #
-# 8 minutes, difficulty 2 of 5. TODO what is given, what is wanted, and what a learner needs to know.
+# 8 minutes, difficulty 2 of 5 (TODO: here and in the solution's cell). TODO what is given, what is wanted, and what a
+# learner needs to know.
 
 # %% [markdown] id="{slug}-hints"
 # <details><summary>Hint 1: a direction</summary>
@@ -128,7 +128,7 @@ def new_exercise(name: str, notebook: str, module: str, root: Path = ROOT) -> in
 
 def _lesson(lessons: list[Lesson], notebook: str) -> Lesson:
     for lesson in lessons:
-        if lesson.stem[:2] == notebook or lesson.stem == notebook:
+        if notebook in (lesson.stem, lesson.stem[:2], lesson.stem[:2].lstrip("0")):
             return lesson
     raise UserError(f"there is no notebook {notebook!r}; there are {', '.join(lesson.stem for lesson in lessons)}.")
 
@@ -142,8 +142,7 @@ def _solution(module: str, name: str):
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):
         raise UserError(f"there is no {module}:{name}. Write the solution first, with its docstring.") from None
-    text = inspect.getsource(found)
-    if not inspect.isfunction(found) or ast.get_docstring(ast.parse(text).body[0]) is None:
+    if not inspect.isfunction(found) or not inspect.getdoc(found):
         raise UserError(
             f"{module}:{name} is no function with a docstring. The docstring is what learners get: write it."
         )

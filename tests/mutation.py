@@ -13,6 +13,7 @@ lists it with the reason.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib
 import itertools
@@ -428,10 +429,18 @@ def survivors(made: list[Mutant]) -> list[Mutant]:
 
 
 def main() -> int:
-    names = [a for a in sys.argv[1:] if not a.startswith("-")] or list(EXERCISES)
-    if "--names" in sys.argv:
-        most = next((int(a.partition("=")[2]) for a in sys.argv if a.startswith("--most=")), 10_000)
-        report_names(names, most)
+    parser = argparse.ArgumentParser(
+        description=__doc__.partition("\n")[0], epilog="example: python tests/mutation.py next_chunk"
+    )
+    parser.add_argument("exercise", nargs="*", help="an exercise; without it all of them, which takes half an hour")
+    parser.add_argument("--names", action="store_true", help="how mistakes, mutants and pairs of mistakes are named")
+    parser.add_argument("--most", type=int, default=10_000, metavar="N", help="with --names: N mutants an exercise")
+    args = parser.parse_args()
+    if unknown := set(args.exercise) - set(EXERCISES):
+        parser.error(f"there is no exercise {', '.join(sorted(unknown))}; there are {', '.join(EXERCISES)}")
+    names = args.exercise or list(EXERCISES)
+    if args.names:
+        report_names(names, args.most)
         return 0
     for name in names:
         made = mutants(EXERCISES[name])

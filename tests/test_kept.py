@@ -62,7 +62,7 @@ def test_blocks_are_read_in_order_whatever_their_common_indent():
     [
         ("x\n  key > query  ->  key\nM.", "'key > query' stands 0 times in the solution, wanted once"),
         ("x\n  cached_len  ->  0\nM.", "'cached_len' stands 3 times in the solution, wanted once"),
-        ("x\n  key <= query\nM.", "a change is OLD -> NEW"),
+        ("x\n  key <= query\nM.", "a change is OLD  -> NEW"),
         ("x\n  key <= query  ->  key <=\nM.", "is no Python"),
         ("x\n  key <= query  ->  key\n  | return 1\nM.", "give one of them"),
         ("x\n  | return 1", "needs a name, what makes it and a message"),

@@ -130,6 +130,8 @@ except check.CheckFailed as error:
         ("ndarray", "02", "numpy", "no module of course_lib"),
         ("row_sums", "02", "course_lib.nowhere", "Write the solution first"),
         ("Model", "02", "course_lib.model", "no function with a docstring"),
+        ("CLOSE", "2", "autograder.compare", "no module of course_lib"),
+        ("MODULES", "3", "course_lib.learner.moved", "no function with a docstring"),
     ],
 )
 def test_what_cannot_become_an_exercise_is_refused_and_nothing_is_written(unchanged, name, notebook, module, says):
