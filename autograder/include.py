@@ -204,7 +204,7 @@ def _check_names(lesson: Lesson, cell: Cell, answer: Answer) -> None:
     text = answer.solved()
     top = symtable.symtable(text, f"{lesson.file}:{cell.id}", "exec")
     bound = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
-    free = _free_names(top) - bound - set(dir(builtins))
+    free = free_names(top) - bound - set(dir(builtins))
     earlier = [c for c in lesson.cells[: lesson.cells.index(cell)] if c.kind == "code"]
     if unknown := sorted(free - SUPPLIED - {c.solution for c in earlier}):
         problem(
@@ -223,11 +223,11 @@ def _check_names(lesson: Lesson, cell: Cell, answer: Answer) -> None:
         )
 
 
-def _free_names(table: symtable.SymbolTable) -> set[str]:
-    """Names that a scope, or one inside it, looks up at the top level of the cell."""
+def free_names(table: symtable.SymbolTable) -> set[str]:
+    """Names that a scope, or one inside it, looks up or sets at the top level of the cell."""
     at_top = table.get_type() == "module"
-    own = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (at_top or s.is_global())}
-    return own.union(*(_free_names(child) for child in table.get_children()))
+    own = {s.get_name() for s in table.get_symbols() if (s.is_referenced() if at_top else s.is_global())}
+    return own.union(*(free_names(child) for child in table.get_children()))
 
 
 def _always_leaves(hole: Hole) -> bool:

@@ -25,8 +25,6 @@ import textwrap
 
 from autograder.exercise import WrongAnswer
 
-ARROW = re.compile(r" +-> *")
-
 
 def known_mistakes(solution: str, text: str) -> tuple[WrongAnswer, ...]:
     """The wrong answers that `text` describes, in its order.

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from autograder.include import free_names
+
 MAX_FILE = 1 << 27  # bytes; an honest notebook with pictures in it has some tens of millions
 MAX_CODE = 1 << 20  # characters of all code
 MAX_CELLS = 5_000
@@ -266,13 +268,7 @@ def _source(part: _Part) -> str:
 def _used(node: ast.stmt) -> set[str]:
     """The names that a statement takes from outside of it."""
     table = symtable.symtable(ast.unparse(node), "<statement>", "exec")
-    return _free(table) - set(dir(builtins))
-
-
-def _free(table: symtable.SymbolTable) -> set[str]:
-    at_top = table.get_type() == "module"
-    own = {s.get_name() for s in table.get_symbols() if (s.is_referenced() if at_top else s.is_global())}
-    return own.union(*(_free(child) for child in table.get_children()))
+    return free_names(table) - set(dir(builtins))
 
 
 def _may_run(statement: ast.stmt) -> bool:
