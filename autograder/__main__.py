@@ -60,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     grade.add_argument("where", type=Path, metavar="DIR", help="a course, a folder of submissions, or a zip")
     grade.add_argument("-j", dest="jobs", type=positive, default=1, metavar="N", help="processes at once (default 1)")
     grade.add_argument(
-        "--accept-isolation", default="bubblewrap", choices=("bubblewrap", "process"), metavar="LEVEL",
-        help="the least isolation to grade at: bubblewrap (default) or process, for code that you trust",
+        "--accept-isolation", default="bubblewrap", choices=("namespaces", "bubblewrap", "process"), metavar="LEVEL",
+        help="the least isolation to grade at: bubblewrap (default), namespaces, or process, for code that you trust",
     )  # fmt: skip
     grade.add_argument("--student", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
     grade.add_argument("--assignment", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
@@ -70,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser(
         "level",
         prog=f"{PROG} level",
-        description="Print how well this machine can isolate the code of strangers: bubblewrap, or process.",
+        description="Print how well this machine can isolate the code of strangers: namespaces, bubblewrap, "
+        "or process.",
         help="how well answers can be isolated here",
         example=f"{PROG} level",
     )

@@ -77,9 +77,12 @@ TABLE = {
     # grades submissions: what strangers wrote is read by intake, and run by a worker in a sandbox
     "autograder.grading": "",
     "autograder.grading.wire": "autograder.exercise autograder.plain",
+    "autograder.grading.seccomp": "",
+    "autograder.grading.namespaces": "",
     "autograder.grading.worker": "autograder.answers autograder.drivers autograder.exercise autograder.ours "
-    "autograder.plain autograder.grading.wire",
-    "autograder.grading.sandbox": "autograder.grading.wire",
+    "autograder.plain autograder.grading",
+    "autograder.grading.forkserver": "autograder.drivers autograder.grading course_lib.lessons",
+    "autograder.grading.sandbox": "autograder.grading",
     "autograder.grading.remote": "autograder.answers autograder.exercise autograder.plain autograder.grading",
     "autograder.grading.intake": "autograder.include",
     "autograder.grading.grade": "autograder.seeds autograder.judge autograder.exercise autograder.exercises "
