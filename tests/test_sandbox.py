@@ -1,4 +1,4 @@
-"""What a sandbox takes from an answer, on each level that this machine has; and which level is found where one lacks."""
+"""What a sandbox takes from an answer, on each level that this machine has, and which level is found on others."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from autograder.exercise import Call
 from autograder.exercises import EXERCISES
 from autograder.grading import remote, sandbox
 from autograder.grading.remote import Remote, Sandboxes
-from autograder.grading.sandbox import LEVELS, Gone, Sandbox, works
+from autograder.grading.sandbox import LEVELS, NotStarted, Sandbox, works
 
 ISOLATING = [name for name in LEVELS[:-1] if works(name)]
 each_level = pytest.mark.parametrize(
@@ -226,5 +226,5 @@ def test_isolation_needs_no_privilege():
 
 def test_a_level_that_cannot_be_had_is_an_error_and_no_other_level(monkeypatch):
     monkeypatch.setattr(sandbox.shutil, "which", lambda _: None)
-    with pytest.raises((OSError, Gone)):
+    with pytest.raises((OSError, NotStarted)):
         Sandbox("bubblewrap")
