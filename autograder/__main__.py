@@ -53,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "grade",
         prog=f"{PROG} grade",
         description="Grade submissions: a course, a folder of notebooks, or a zip of Moodle or Canvas. Answers run in "
-        "a sandbox. Grades go into the course's gradebook; grades.json, grades.csv and pages go into reports/. What was "
-        "graded before and has not changed is not graded again, and a run that was stopped goes on.",
+        "a sandbox. Grades go into the course's gradebook; grades.json, grades.csv and pages go into reports/. What "
+        "has not changed since it was graded is not graded again, and a run that was stopped goes on.",
         help="grade submissions",
         example=f"{PROG} grade ../spring-course -j 4",
     )

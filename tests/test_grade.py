@@ -72,7 +72,8 @@ def contents(folder):
 
 
 def grades(folder):
-    return {(g["student"], t["name"]): t for g in json.loads((folder / "reports" / "grades.json").read_text()) for t in g["tasks"]}
+    found = json.loads((folder / "reports" / "grades.json").read_text())
+    return {(g["student"], t["name"]): t for g in found for t in g["tasks"]}
 
 
 def test_right_wrong_and_unwritten_answers_get_what_they_are_worth(course):

@@ -7,6 +7,7 @@ keep all workers busy (`width`).
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import multiprocessing
 import os
@@ -24,7 +25,7 @@ from autograder.grading.sandbox import level
 from course_lib.cli import UserError
 
 _ONE_AT_A_TIME = threading.Lock()  # what a known mistake prints is caught by way of sys.stdout, which threads share
-ANSWERS_IN = 10  # seconds for a scheduler to answer
+ANSWERS_IN = 5  # seconds for a scheduler to answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ class Cluster:
             raise UserError("--scheduler needs Dask, which is not installed: pip install -e .[distributed]") from None
         self.address = address
         try:
+            asyncio.run(_knock(address))  # a Client that finds nobody there says so at length, and once more at the end
             self.client = distributed.Client(address, timeout=ANSWERS_IN, set_as_default=False)
         except (OSError, ValueError, TypeError):
             raise UserError(
@@ -127,7 +129,7 @@ class Cluster:
             raise UserError(f"the scheduler at {self.address} has no worker. Start some: dask worker {self.address}")
         try:
             found = set(self.client.run(_about).values())
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # Dask passes on the text of an ImportError, and not its type
             raise UserError(
                 f"the workers of {self.address} cannot grade ({error}): install this course where they run "
                 "(pip install -e .[lab,distributed]), in the same version as here."
@@ -159,6 +161,15 @@ class Cluster:
     def close(self) -> None:
         self.pool.shutdown(wait=False)
         self.client.close()
+
+
+async def _knock(address: str) -> None:
+    """OSError, ValueError or TypeError if no scheduler can be reached there."""
+    from distributed.comm import connect
+    from distributed.security import Security
+
+    found = await connect(address, timeout=ANSWERS_IN, **Security().get_connection_args("client"))
+    await found.close()
 
 
 def work_elsewhere(job: Job) -> tuple[Graded, bool]:
