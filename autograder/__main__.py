@@ -53,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "grade",
         prog=f"{PROG} grade",
         description="Grade submissions: a course, a folder of notebooks, or a zip of Moodle or Canvas. Answers run in "
-        "a sandbox. Grades go into the course's gradebook; grades.json, grades.csv and feedback/ stand beside them.",
+        "a sandbox. Grades go into the course's gradebook; grades.json, grades.csv and pages go into reports/. What "
+        "has not changed since it was graded is not graded again, and a run that was stopped goes on.",
         help="grade submissions",
         example=f"{PROG} grade ../spring-course -j 4",
     )
@@ -65,7 +66,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     grade.add_argument("--student", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
     grade.add_argument("--assignment", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
-    grade.add_argument("--json", type=Path, metavar="FILE", help="where to write the grades (default grades.json)")
+    grade.add_argument(
+        "--json", type=Path, metavar="FILE", help="where to write the grades (default reports/grades.json)"
+    )
+    grade.add_argument(
+        "--scheduler", default="", metavar="ADDRESS", help="a Dask scheduler whose workers grade, as tcp://HOST:8786"
+    )
+    grade.add_argument("--again", action="store_true", help="grade anew what has not changed, too")
     grade.add_argument("--dry-run", action="store_true", help="only list what would be graded")
     commands.add_parser(
         "level",
@@ -108,6 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return grade(
                 options.where, jobs=options.jobs, accepted=options.accept_isolation, students=options.student,
                 assignments=options.assignment, json_file=options.json, dry_run=options.dry_run,
+                scheduler=options.scheduler, again=options.again,
             )  # fmt: skip
         from autograder.course import make_course
 

@@ -85,6 +85,10 @@ TABLE = {
     "autograder.grading.sandbox": "autograder.grading",
     "autograder.grading.remote": "autograder.answers autograder.exercise autograder.plain autograder.grading",
     "autograder.grading.intake": "autograder.include",
+    "autograder.grading.memo": "autograder.exercise autograder.judge autograder.plain",
+    "autograder.grading.journal": "autograder.grading course_lib.cli",
+    "autograder.grading.executors": "autograder.grading course_lib.cli",
+    "autograder.grading.rounds": "autograder.grading course_lib.cli",
     "autograder.grading.grade": "autograder.seeds autograder.judge autograder.exercise autograder.exercises "
     "autograder.grading",
     "autograder.grading.submissions": "autograder.grading course_lib.cli",

@@ -57,9 +57,9 @@ class Answer:
     notes: tuple[str, ...] = field(default=())
 
 
-def read_notebook(path: Path) -> Notebook:
-    """The notebook in a file that may be anything. Refused says what is wrong with it."""
-    raw = _read(path)
+def read_notebook(file: Path | bytes) -> Notebook:
+    """The notebook in a file, or in its content, which may be anything. Refused says what is wrong with it."""
+    raw = file if isinstance(file, bytes) else content_of(file)
     text, notes = _decoded(raw)
     try:
         found = _json(text)
@@ -77,7 +77,8 @@ def read_notebook(path: Path) -> Notebook:
     return Notebook(cells, tuple(notes))
 
 
-def _read(path: Path) -> bytes:
+def content_of(path: Path) -> bytes:
+    """The bytes of a regular file that is not too large. Refused if it is anything else."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
