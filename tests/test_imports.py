@@ -82,6 +82,7 @@ TABLE = {
     "autograder.grading.sandbox": "autograder.grading.wire",
     "autograder.grading.remote": "autograder.answers autograder.exercise autograder.plain autograder.grading",
     "autograder.grading.intake": "autograder.include",
+    "autograder.grading.explain": "autograder.exercise autograder.grading",
     "autograder.grading.grade": "autograder.seeds autograder.judge autograder.exercise autograder.exercises "
     "autograder.grading",
     "autograder.grading.submissions": "autograder.grading course_lib.cli",
