@@ -12,9 +12,11 @@ import difflib
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
-from autograder.exercise import Exercise
+from autograder.exercise import Exercise, Verdict
 from autograder.grading.intake import Answer, Notebook, definitions
 
 MOST_SAID = 4_000  # characters of one diagnosis
@@ -22,6 +24,7 @@ _PLACE = re.compile(r"\((?:(?P<file><your answer>), )?line (?P<line>\d+)(?=[:)])
 _RAISED = re.compile(
     r" raised (?P<type>\w+)(?:: (?P<text>.*?))?(?: \(cell \d+, line \d+(?:: .*?)?\))?\.(?:\s|$)", re.DOTALL
 )
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+| \((?:/[^()]*|unknown location)\)(?= \(cell|\.)")  # another one each time
 _JUPYTERS = ("display", "get_ipython", "exit", "quit")  # names that only a notebook has
 
 
@@ -44,28 +47,25 @@ def _unwritten(exercise: Exercise, notebook: Notebook) -> str:
 
 
 def _no_python(answer: Answer) -> str:
-    """Which line of the answer's cell is no Python, and why; "" if all of it is Python."""
     try:
         ast.parse(answer.source)
     except SyntaxError as error:
         line = error.lineno or 1
-        text = _line(answer, line)
-        shown = f": {text}" if text else ""
-        what = (error.msg or "invalid syntax").replace(" (<unknown>)", "")
         return (
-            f"Cell {answer.cell} is no Python, so nothing in it could be run. Python says of line {line}{shown}\n"
-            f"{what}. Mend that line, or the one above it."
+            f"Cell {answer.cell} is no Python, so nothing of it could be run. Line {line}: {error.msg}.\n"
+            f"    {_line(answer, line)}\nMend that line, or the one above it."
         )
     except (ValueError, RecursionError, MemoryError) as error:
         return f"Cell {answer.cell} cannot be read as Python: {error}."
     return ""
 
 
-def explained(said: str, exercise: Exercise, answer: Answer, notebook: Notebook) -> str:
-    """A judge's message with the places in the notebook, and with what to do about an error, where there is a hint."""
-    text = placed(said, answer)
-    hint = _hint(text, exercise, answer, notebook)
-    return f"{text} {hint}"[:MOST_SAID] if hint else text[:MOST_SAID]
+def explained(verdict: Verdict, exercise: Exercise, answer: Answer, notebook: Notebook) -> str:
+    """What a judge says, with the places in the notebook, and with what to do about an error where there is a hint."""
+    what = _ADDRESS.sub("", placed(verdict.what, answer))
+    hint = _hint(what, exercise, answer, notebook)
+    which = " ".join(filter(None, (hint, placed(verdict.which, answer))))
+    return replace(verdict, what=what, which=which).message[:MOST_SAID]
 
 
 def placed(said: str, answer: Answer) -> str:
@@ -123,9 +123,13 @@ def _alike(name: str, names: Sequence[str]) -> str:
 def _hint(said: str, exercise: Exercise, answer: Answer, notebook: Notebook) -> str:
     """What to do about the error in a message; "" where the message says it all."""
     if "took longer than" in said and " raised " not in said:
-        return "Look for a loop that never ends, or for work that is done over and over: a right answer takes seconds."
+        return "Look for a loop that never ends, or for work done again and again: right answers need under a second."
     if "ended the process" in said and " raised " not in said:
         return "Take out what ends Python, and look how large the lists and arrays become that it makes."
+    if "returned something of type generator" in said:
+        return "A function with yield gives one value after another: return all of them at once."
+    if "returned something of type coroutine" in said:
+        return "Write def in place of async def."
     found = _RAISED.search(said)
     if found is None:
         return ""
@@ -138,6 +142,10 @@ def _hint(said: str, exercise: Exercise, answer: Answer, notebook: Notebook) -> 
         hints.append(f"Answers are graded with {usual} and Python's own library: write it without {name[1]}.")
     elif kind == "TypeError" and re.match(rf"{exercise.name}(\.__init__)?\(\) (takes|missing|got)", text):
         hints.append(f"It is called as {_signature(exercise)}.")
+    elif kind == "TypeError" and "object is not callable" in text and "(cell" not in said:
+        hints.append(f"Cell {answer.cell} gives the name {exercise.name} to something else: write a function.")
+    elif kind == "UnboundLocalError" and (name := re.search(r"local variable '(\w+)'", text)):
+        hints.append(f"No line has given {name[1]} a value before that one in this call: look at the branches above.")
     elif kind == "EOFError":
         hints.append("Nobody answers input() while an answer is graded: use the arguments.")
     elif kind in ("FileNotFoundError", "PermissionError"):
@@ -167,8 +175,12 @@ def _before_any_call(said: str, answer: Answer) -> str:
 def _missing(name: str, answer: Answer, notebook: Notebook) -> str:
     """Why the notebook has a name and the answer does not, or that the notebook has none."""
     if name in _JUPYTERS:
-        return f"Only notebooks have {name}: take it out of the answer."
-    known = {*dir(builtins), *re.findall(r"\b[A-Za-z_]\w*\b", answer.source)}
+        return f"Only notebooks have {name}: take it out of your answer."
+    if name in sys.stdlib_module_names:
+        return f"Write import {name} in the cell of your answer."
+    nodes = list(ast.walk(ast.parse(answer.source)))
+    known = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    known |= {n.arg for n in nodes if isinstance(n, ast.arg)} | {n for n in dir(builtins) if n != "help"}
     for cell in notebook.cells:
         here = definitions(cell)
         known |= here.keys()

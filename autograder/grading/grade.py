@@ -92,7 +92,7 @@ def _task(grade_id: str, most: float, answer: Answer, notebook: Notebook, hidden
     group = exercise.group(group_name)
     seen = judged(exercise, group, answer.source, seeds.PUBLIC, boxes)
     if not seen.passed:
-        return Task(grade_id, 0, most, explain.explained(seen.message, exercise, answer, notebook), seen.mistakes)
+        return Task(grade_id, 0, most, explain.explained(seen, exercise, answer, notebook), seen.mistakes)
     unseen = judged(exercise, group, answer.source, hidden, boxes)
     if unseen.passed:
         return Task(grade_id, most, most, f"Passed: {seen.count}.")
