@@ -245,7 +245,9 @@ def test_of_a_partly_and_a_fully_written_class_both_stay_code(class_root, capsys
     assert [c["cell_type"] for c in new["cells"] if "class Half" in "".join(c["source"])] == ["code", "code"]
 
 
-@pytest.mark.parametrize("answer", [PARTLY, WRITTEN.replace("class Half:", "class Half(object):")])
+@pytest.mark.parametrize(
+    "answer", [PARTLY, WRITTEN.replace("class Half:", "class Half(object):")], ids=["partly", "derived"]
+)
 def test_a_class_that_has_lost_its_notes_gets_them_back(class_root, answer, capsys):
     path = with_classes(class_root, answer)
     notebook = json.loads(path.read_text())

@@ -25,6 +25,11 @@ _RAISED = re.compile(
     r" raised (?P<type>\w+)(?:: (?P<text>.*?))?(?: \(cell \d+, line \d+(?:: .*?)?\))?\.(?:\s|$)", re.DOTALL
 )
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+| \((?:/[^()]*|unknown location)\)(?= \(cell|\.)")  # another one each time
+_ENDS = {  # what a sandbox says of a call that did not come back: how it is told of inputs that are not seen
+    "your code took longer": "your code took too long, and was stopped",
+    "your code ended the process": "your code ended the process, or used more memory than there is",
+    "what came back could not": "what came back could not be read",
+}
 _JUPYTERS = ("display", "get_ipython", "exit", "quit")  # names that only a notebook has
 
 
@@ -86,9 +91,9 @@ def placed(said: str, answer: Answer) -> str:
 
 def kind_of_failure(said: str, answer: Answer) -> str:
     """What is said of an error with inputs that learners do not see: its kind and place, which do not tell them."""
-    for words in ("your code took longer", "your code ended the process", "what came back could not be read"):
-        if words in said and " raised " not in said:
-            return f"There {words}."
+    for found, told in _ENDS.items():
+        if found in said and " raised " not in said:
+            return f"There {told}."
     raised = _RAISED.search(placed(said, answer))
     if raised is None or not isinstance(getattr(builtins, raised["type"], None), type):
         return ""
