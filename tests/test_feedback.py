@@ -364,8 +364,8 @@ def test_a_page_says_what_was_taken_from_where_at_which_level_and_shows_the_code
     found = graded(tmp_path, MASK, TEXT, "def helper(c, k):\n    return np.ones((c, c + k))", source)
     text = report.as_html(Row("ann", found))
     page = Page(text)
-    assert f"{MASK} was taken from cell 4; with it came what it uses of cells 1 and 3." in page.texts["p"]
-    assert f"isolation: {LEVEL}" in page.texts["p"]
+    assert "Your answer was taken from cell 4, with what it uses of cells 1 and 3." in page.texts["p"]
+    assert f"at the isolation level {LEVEL}." in page.texts["p"]
     assert "return helper(chunk_len, cached_len) < 2" in page.texts["code"]
     assert "failed, 0 of 2 points" in page.texts["td"]
 

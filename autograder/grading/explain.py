@@ -105,15 +105,14 @@ def kind_of_failure(said: str, answer: Answer) -> str:
     return f"There it raises {raised['type']} (cell {cell}, line {inside}: {_line(answer, line)})."
 
 
-def taken(name: str, answer: Answer) -> str:
-    """Where an answer was found, for its author: "attend was taken from cell 12; with it came cells 2 and 5."."""
+def taken(answer: Answer) -> str:
+    """Where an answer was found: "Your answer was taken from cell 12, with what it uses of cells 2 and 5."."""
     others = sorted({cell for cell, _ in answer.places} - {answer.cell})
-    also = ""
-    if others:
-        numbers = [*map(str, others)]
-        listed = numbers[0] if len(numbers) == 1 else f"{', '.join(numbers[:-1])} and {numbers[-1]}"
-        also = f"; with it came what it uses of cell{'s' * (len(others) > 1)} {listed}"
-    return f"{name} was taken from cell {answer.cell}{also}. (Cells are counted from the top, text cells too.)"
+    if not others:
+        return f"Your answer was taken from cell {answer.cell}."
+    *first, last = map(str, others)
+    listed = f"cells {', '.join(first)} and {last}" if first else f"cell {last}"
+    return f"Your answer was taken from cell {answer.cell}, with what it uses of {listed}."
 
 
 def _line(answer: Answer, line: int) -> str:

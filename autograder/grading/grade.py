@@ -71,7 +71,7 @@ def grade_file(path: Path, assignment: str, worth: dict[str, float], course_seed
             answer = answer_to(name, notebook)
             notes += answer.notes
             if answer.cell is not None:
-                answers[name], taken[name] = answer.source, explain.taken(name, answer)
+                answers[name], taken[name] = answer.source, explain.taken(answer)
             not_run = explain.not_run(EXERCISES[name], answer, notebook)
             for grade_id, most in worth.items():
                 if grade_id.partition("__")[0] != name:

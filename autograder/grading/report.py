@@ -6,6 +6,7 @@ import csv
 import html
 import io
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -93,7 +94,8 @@ def as_html(row: Row) -> str:
     """
     graded = row.graded
     title = f"{graded.assignment}: {graded.score:g} of {graded.max_score:g} points"
-    head = f"{_cut(row.student, 400)}. Answers ran apart from everything else (isolation: {graded.isolation})."
+    head = f"{_cut(row.student, 400)}. Answers were run at the isolation level {_cut(graded.isolation, 100)}."
+    head += " Cells are counted from the top, text cells too." * bool(graded.taken)
     parts = [START.format(title=_cut(title, 400), head=head), *_summary(graded)]
     if graded.notes:
         listed = "".join(f"<li>{_cut(note, 800)}</li>\n" for note in graded.notes[:20])
@@ -150,15 +152,22 @@ def _text(value: str) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """What the terminal shows: a line for each submission."""
-    lines = [f"{'student':30}{'assignment':18}{'points':>12}  first thing to mend"]
+    """What the terminal shows: a line for each submission, with the known mistakes that were recognised."""
+    lines = [f"{'student':30}{'assignment':16}{'points':>9}  first thing to mend"]
     for row in rows:
         graded = row.graded
-        first = next((f"{t.name}: {t.diagnosis}" for t in graded.tasks if t.score < t.max_score), "")
+        first = next((task for task in graded.tasks if task.score < task.max_score), None)
         points = f"{graded.score:g} / {graded.max_score:g}"
-        shown = " ".join("".join(c for c in first if c.isprintable() or c == " ").split())[:70]
-        lines.append(f"{_narrow(row.student):30}{graded.assignment:18}{points:>12}  {shown}".rstrip())
+        said = _in_a_line(first) if first else ""
+        lines.append(f"{_narrow(row.student):30}{_narrow(graded.assignment):16}{points:>9}  {said}".rstrip())
     return "\n".join(lines) + "\n"
+
+
+def _in_a_line(task: Task) -> str:
+    name, _, group = task.name.partition("__")
+    mistakes = f" ({', '.join(task.mistakes)})" * bool(task.mistakes)
+    said = " ".join("".join(c for c in task.diagnosis[:300] if c.isprintable() or c in " \n").split())
+    return textwrap.shorten(f"{name}, {group}{mistakes}: {said}", 110, placeholder=" ...")
 
 
 def _narrow(text: str) -> str:
