@@ -91,6 +91,8 @@ TABLE = {
     "autograder.grading",
     "autograder.grading.sample": "autograder.build autograder.course autograder.exercises autograder.include "
     "autograder.source autograder.grading",
+    "autograder.grading.gradescope": "autograder.build autograder.exercises autograder.source autograder.grading "
+    "course_lib.cli",
     "autograder.grading.run": "autograder.build autograder.course autograder.source autograder.grading course_lib.cli",
     "autograder.course": "autograder.seeds autograder.source autograder.include autograder.build course_lib.cli",
     "autograder.nbgrader_config": "",
