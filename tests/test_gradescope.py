@@ -218,8 +218,12 @@ def test_torch_is_asked_for_where_answers_use_it_alone(archive, tmp_path):
 
 @pytest.mark.parametrize(
     ("out", "assignment", "said"),
-    [("m.tar", "02_mask", "does not end in .zip"), ("m.zip", "mask", "there are 00_"), ("no/m.zip", "02_mask", "folder")],
-)  # fmt: skip
+    [
+        ("mask.tar", "02_mask", "does not end in .zip"),
+        ("mask.zip", "mask", "there are 00_"),
+        ("no/mask.zip", "02_mask", "folder"),
+    ],
+)
 def test_what_cannot_be_made_is_refused_before_anything_is_written(tmp_path, out, assignment, said):
     with pytest.raises(UserError, match=said):
         make_zip(tmp_path / out, assignment, 1)
