@@ -67,7 +67,7 @@ def as_json(rows: Sequence[Row]) -> str:
         }
         for row in rows
     ]
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    return _whole(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -79,7 +79,12 @@ def as_csv(rows: Sequence[Row]) -> str:
         for task in row.graded.tasks:
             fields = (row.student, row.graded.assignment, task.name, task.score, task.max_score)
             out.writerow([_cell(field) for field in (*fields, " ".join(task.mistakes), task.diagnosis)])
-    return text.getvalue()
+    return _whole(text.getvalue())
+
+
+def _whole(text: str) -> str:
+    """U+FFFD for each half of a two-part character: JSON can hold one, and no file can."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _cell(value: object) -> object:
