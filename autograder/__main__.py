@@ -1,4 +1,4 @@
-"""The command line for authors and instructors: `python -m autograder build|new|course|grade|level`."""
+"""The command line for authors and instructors: `python -m autograder build|new|course|grade|gradescope|level`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="From solutions/ to notebooks, and to an nbgrader course.",
         example=f"{PROG} build --check",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="build|new|course|grade|level")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="build|new|course|grade|gradescope|level")
     build = commands.add_parser(
         "build",
         prog=f"{PROG} build",
@@ -74,6 +74,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     grade.add_argument("--again", action="store_true", help="grade anew what has not changed, too")
     grade.add_argument("--dry-run", action="store_true", help="only list what would be graded")
+    gradescope = commands.add_parser(
+        "gradescope",
+        prog=f"{PROG} gradescope",
+        description="Write the autograder of one notebook as a zip for Gradescope. Keep the zip to yourself: it holds "
+        "the seed of the inputs that learners do not see.",
+        help="an autograder zip for Gradescope",
+        example=f"{PROG} gradescope mask.zip --assignment 02_mask",
+    )
+    gradescope.add_argument("out", type=Path, metavar="OUT.zip", help="the file to write")
+    gradescope.add_argument("--assignment", required=True, metavar="NAME", help="the notebook, such as 02_mask")
+    gradescope.add_argument("--seed", type=not_negative, help="chooses the hidden inputs; without it one is drawn")
     commands.add_parser(
         "level",
         prog=f"{PROG} level",
@@ -109,6 +120,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             print(level())
             return 0
+        if options.command == "gradescope":
+            from autograder.grading.gradescope import make_zip
+
+            return make_zip(options.out, options.assignment, options.seed)
         if options.command == "grade":
             from autograder.grading.run import grade
 

@@ -89,6 +89,7 @@ TABLE = {
     "autograder.grading.journal": "autograder.grading course_lib.cli",
     "autograder.grading.executors": "autograder.grading course_lib.cli",
     "autograder.grading.rounds": "autograder.grading course_lib.cli",
+    "autograder.grading.explain": "autograder.exercise autograder.grading",
     "autograder.grading.grade": "autograder.seeds autograder.judge autograder.exercise autograder.exercises "
     "autograder.grading",
     "autograder.grading.submissions": "autograder.grading course_lib.cli",
@@ -97,6 +98,8 @@ TABLE = {
     "autograder.grading",
     "autograder.grading.sample": "autograder.build autograder.course autograder.exercises autograder.include "
     "autograder.source autograder.grading",
+    "autograder.grading.gradescope": "autograder.build autograder.exercises autograder.source autograder.grading "
+    "course_lib.cli",
     "autograder.grading.run": "autograder.build autograder.course autograder.source autograder.grading course_lib.cli",
     "autograder.course": "autograder.seeds autograder.source autograder.include autograder.build course_lib.cli",
     "autograder.nbgrader_config": "",
