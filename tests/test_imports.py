@@ -91,7 +91,9 @@ TABLE = {
     "autograder.grading.sample": "autograder.build autograder.course autograder.exercises autograder.include "
     "autograder.source autograder.grading",
     "autograder.grading.run": "autograder.build autograder.course autograder.source autograder.grading course_lib.cli",
-    "autograder.course": "autograder.seeds autograder.source autograder.include autograder.build course_lib.cli",
+    "autograder.points": "course_lib.cli",
+    "autograder.course": "autograder.seeds autograder.source autograder.include autograder.build autograder.points "
+    "course_lib.cli",
     "autograder.nbgrader_config": "",
     "autograder.__main__": "autograder.grading autograder.build autograder.complete autograder.new autograder.course "
     "course_lib.cli",
