@@ -86,8 +86,8 @@ TABLE = {
     "autograder.grading",
     "autograder.grading.submissions": "autograder.grading course_lib.cli",
     "autograder.grading.report": "autograder.grading",
-    "autograder.grading.gradebook": "autograder.build autograder.course autograder.include autograder.source "
-    "autograder.grading",
+    "autograder.grading.autograded": "autograder.build autograder.include autograder.source autograder.grading",
+    "autograder.grading.gradebook": "autograder.course autograder.source autograder.grading course_lib.cli",
     "autograder.grading.sample": "autograder.build autograder.course autograder.exercises autograder.include "
     "autograder.source autograder.grading",
     "autograder.grading.run": "autograder.build autograder.course autograder.source autograder.grading course_lib.cli",
