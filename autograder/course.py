@@ -96,9 +96,9 @@ def worth_of(course: Path, root: Path = ROOT) -> dict[str, Points]:
 
 
 def with_points(lesson: Lesson, worth: Points) -> Lesson:
-    """The lesson with a course's points; a check that is not in `worth` keeps its own."""
-    cells = [replace(c, points=worth.get(c.grade_id, c.points)) if c.check else c for c in lesson.cells]
-    return replace(lesson, cells=tuple(cells))
+    """The lesson with a course's points, and without the checks that the course does not have."""
+    known = [cell for cell in lesson.cells if not cell.check or cell.grade_id in worth]
+    return replace(lesson, cells=tuple(replace(c, points=worth[c.grade_id]) if c.check else c for c in known))
 
 
 def _worth(directory: Path, lessons: Sequence[Lesson], totals: Mapping[str, float]) -> dict[str, Points]:
@@ -133,7 +133,7 @@ def _source_file(course: Path, stem: str) -> Path:
 
 def _close_all(directory: Path) -> None:
     """What holds answers, seeds or grades is for its owner alone."""
-    for path in (directory / MARK, *directory.glob("gradebook.db*"), *map(directory.joinpath, CLOSED)):
+    for path in (directory / MARK, *map(directory.joinpath, CLOSED), *directory.glob("grade*")):
         if path.exists():
             _close(path)
     for path in (directory / "source").rglob("*"):

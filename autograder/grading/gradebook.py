@@ -26,7 +26,7 @@ def write_back(course: Path, rows: Sequence[Row], lessons: Sequence[Lesson], roo
     from sqlalchemy.exc import OperationalError
 
     worth = worth_of(course, root)
-    chosen = {lesson.stem: with_points(lesson, worth.get(lesson.stem, {})) for lesson in lessons}
+    chosen = {one.stem: with_points(one, worth[one.stem]) if one.stem in worth else one for one in lessons}
     by_stem: dict[str, list[Row]] = {}
     for row in rows:
         by_stem.setdefault(row.graded.assignment, []).append(row)

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from autograder.build import ROOT, write_atomically
-from autograder.course import MARK
+from autograder.course import MARK, with_points, worth_of
 from autograder.grading import report
 from autograder.grading.grade import Graded, Task, grade_file
 from autograder.grading.gradebook import write_back
@@ -46,6 +46,9 @@ def grade(
             f"Install bubblewrap (apt install bubblewrap); for code that you trust, --accept-isolation {found_level}."
         )
     lessons = read_lessons(ROOT)
+    if (where / MARK).is_file():  # only what the course has, with its points
+        worth = worth_of(where)
+        lessons = [with_points(lesson, worth[lesson.stem]) for lesson in lessons if lesson.stem in worth]
     unknown = set(assignments) - {lesson.stem for lesson in lessons}
     if unknown:
         names = ", ".join(lesson.stem for lesson in lessons)
@@ -104,7 +107,8 @@ def _write(where: Path, rows: Sequence[Row], lessons: Sequence[Lesson], json_fil
     if (where / MARK).is_file():
         write_back(where, rows, lessons, ROOT)
     beside = where if where.is_dir() else where.parent
-    write_atomically(json_file or beside / "grades.json", report.as_json(rows))
-    write_atomically(beside / "grades.csv", report.as_csv(rows))
+    write_atomically(json_file or beside / "grades.json", report.as_json(rows), mode=0o600)
+    write_atomically(beside / "grades.csv", report.as_csv(rows), mode=0o600)
     for row in rows:
-        write_atomically(beside / "feedback" / row.student / row.graded.assignment / "index.html", report.as_html(row))
+        page = beside / "feedback" / row.student / row.graded.assignment / "index.html"
+        write_atomically(page, report.as_html(row), mode=0o600)
