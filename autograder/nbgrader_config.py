@@ -35,7 +35,7 @@ c.SandboxedGrading.jobs = 1
 # Feedback pages are made anew each time: without a timestamp nbgrader takes an old page for that of a new submission.
 c.GenerateFeedback.force = True
 
-# A gradebook that nbgrader makes anew, and what it exports, hold everyone's grades: for their owner alone.
+# A gradebook that nbgrader makes anew, and what it exports, hold the grades of all: for their owner alone.
 os.close(os.open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "gradebook.db"), os.O_CREAT, 0o600))
 
 
