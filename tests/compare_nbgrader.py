@@ -18,15 +18,13 @@ from pathlib import Path
 
 import odd
 from right_answers import right_answers
+from starting import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from autograder.build import learner_notebook  # noqa: E402  (behind the path that it is found on)
-from autograder.course import make_course, open_gradebook  # noqa: E402
-from autograder.exercises import EXERCISES  # noqa: E402
-from autograder.grading.sandbox import level  # noqa: E402
-from autograder.source import read_lessons  # noqa: E402
+from autograder.build import learner_notebook
+from autograder.course import make_course, open_gradebook
+from autograder.exercises import EXERCISES
+from autograder.grading.sandbox import level
+from autograder.source import read_lessons
 
 ODD_STEM = "02_mask"
 OFF = "--Autograde.exporter_class=nbconvert.exporters.NotebookExporter"
@@ -83,7 +81,7 @@ def compare(folder, submissions, *, say=print):
 
 def _run(cwd, module, *arguments):
     home = str(cwd)
-    own = {name: home for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")} if cwd != ROOT else {}
+    own = dict.fromkeys(("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR"), home) if cwd != ROOT else {}
     environment = os.environ | own | {"PYTHONPATH": str(ROOT)}
     run = [sys.executable, "-m", module, *map(str, arguments)]
     done = subprocess.run(run, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -115,7 +113,9 @@ def main():
     if not options.plain and not options.odd:
         parser.error("say --plain N, --odd, or both")
     bad = 0
-    for kind, submissions in (("plain", list(plain_submissions(options.plain, options.seed))), ("odd", list(odd_submissions()) if options.odd else [])):  # fmt: skip
+    chosen = {"plain": list(plain_submissions(options.plain, options.seed))}
+    chosen["odd"] = list(odd_submissions()) if options.odd else []
+    for kind, submissions in chosen.items():
         if submissions:
             with tempfile.TemporaryDirectory(prefix="compare-") as folder:
                 found = compare(Path(folder), submissions, say=lambda line: print(line, flush=True))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from compare_nbgrader import compare, plain_submissions, table
 from right_answers import right_answers
 from starting import ROOT
 
@@ -86,7 +87,7 @@ def mode(path):
 
 ENDS = "def chunk_attention_mask(*args):\n    import ctypes\n    ctypes.string_at(0)\n"
 PAGE = "<img src=x onerror=alert(1)>"
-SAYS = f'def chunk_attention_mask(*args):\n    raise ValueError("{PAGE}\\n\\n<script>alert(2)</script> \\ud800")\n'
+SAYS = f'def chunk_attention_mask(*args):\n    raise ValueError("{PAGE}\\n\\n<script>alert(2)</script>")\n'
 
 
 @pytest.fixture(scope="module")
@@ -281,6 +282,19 @@ def test_an_assignment_of_the_instructors_own_is_left_to_nbgrader(course, conver
     assert "convert_notebooks" in vars(Autograde)
 
 
+# ---- the same points
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(12, marks=pytest.mark.slow)])
+def test_plain_submissions_have_the_points_that_untouched_nbgrader_gives(tmp_path, count):
+    """More of them, and the odd ones, compares tests/compare_nbgrader.py."""
+    submissions = list(plain_submissions(count, seed=count))
+    found = compare(tmp_path, submissions)
+    assert {(stem, student) for stem, student, _ in found} == {(stem, student) for student, stem, _ in submissions}
+    assert table(found) == []
+    assert {ours > 0 for _, ours in found.values()} == {True, False}
+
+
 # ---- the gradebook
 
 
@@ -406,3 +420,11 @@ def test_points_that_an_instructor_edits_in_source_are_what_the_gradebook_counts
     file.write_text(json.dumps(content))
     write_back(book_of, [row("ann", share=0)], LESSONS, ROOT)
     assert scores(book_of)["ann"] == (0, len(TASKS), False)
+
+
+def test_text_that_cannot_be_stored_costs_nobody_a_grade(book_of):
+    write_back(book_of, [row("ann", said="\ud800 \0 half"), row("bob")], LESSONS, ROOT)
+    assert set(scores(book_of)) == {"ann", "bob"}
+    with open_gradebook(book_of / "gradebook.db") as book:
+        assert "half" in book.find_comment("attend", STEM, STEM, "ann").comment
+    assert "half" in (book_of / "autograded" / "ann" / STEM / f"{STEM}.ipynb").read_text("utf-8")
