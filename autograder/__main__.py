@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,10 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog=f"{PROG} course",
         description="Make an nbgrader course, or bring its source/ up to date.",
         help="an nbgrader course with hidden checks",
-        example=f"{PROG} course ../spring-course",
+        example=f"{PROG} course ../spring-course --notebooks 02,03,05 --points 02=10,03=5",
     )
     course.add_argument("directory", type=Path, metavar="DIR", help="a new or empty directory, or a course made before")
     course.add_argument("--seed", type=not_negative, help="chooses the hidden inputs; without it a secret one is drawn")
+    course.add_argument("--notebooks", type=_words, metavar="NN,NN", help="only these (default: all, or as before)")
+    course.add_argument("--points", type=_points, metavar="NN=P,NN=P", help="what notebooks are worth in this course")
     grade = commands.add_parser(
         "grade",
         prog=f"{PROG} grade",
@@ -134,9 +137,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             )  # fmt: skip
         from autograder.course import make_course
 
-        return make_course(options.directory, options.seed)
+        return make_course(options.directory, options.seed, notebooks=options.notebooks, points=options.points)
 
     return run_command(f"{PROG} {options.command}", run, [])
+
+
+def _words(text: str) -> list[str]:
+    """ "02,03" -> ["02", "03"]."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _points(text: str) -> dict[str, float]:
+    """ "02=10,03=5" -> {"02": 10, "03": 5}."""
+    try:
+        found = {number.strip(): float(total) for number, _, total in (word.partition("=") for word in _words(text))}
+    except ValueError:
+        found = {}
+    if not found or not all(0 < total < 1e6 for total in found.values()):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} does not say what notebooks are worth, as 02=10,03=5 does")
+    return found
 
 
 if __name__ == "__main__":

@@ -94,14 +94,17 @@ TABLE = {
     "autograder.grading",
     "autograder.grading.submissions": "autograder.grading course_lib.cli",
     "autograder.grading.report": "autograder.grading",
-    "autograder.grading.gradebook": "autograder.build autograder.course autograder.include autograder.source "
-    "autograder.grading",
+    "autograder.grading.autograded": "autograder.build autograder.include autograder.source autograder.grading",
+    "autograder.grading.gradebook": "autograder.course autograder.source autograder.grading course_lib.cli",
+    "autograder.grading.nbgrader_autograde": "autograder.build autograder.course autograder.grading",
     "autograder.grading.sample": "autograder.build autograder.course autograder.exercises autograder.include "
     "autograder.source autograder.grading",
     "autograder.grading.gradescope": "autograder.build autograder.exercises autograder.source autograder.grading "
     "course_lib.cli",
     "autograder.grading.run": "autograder.build autograder.course autograder.source autograder.grading course_lib.cli",
-    "autograder.course": "autograder.seeds autograder.source autograder.include autograder.build course_lib.cli",
+    "autograder.points": "course_lib.cli",
+    "autograder.course": "autograder.seeds autograder.source autograder.include autograder.build autograder.points "
+    "course_lib.cli",
     "autograder.nbgrader_config": "",
     "autograder.__main__": "autograder.grading autograder.build autograder.complete autograder.new autograder.course "
     "course_lib.cli",

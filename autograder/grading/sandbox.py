@@ -158,7 +158,7 @@ def _start(level: str, torch: bool, control: socket.socket) -> Callable[[], None
     process = subprocess.Popen(
         [*(_bubblewrap() if level == "bubblewrap" else ()), *_python(start)],
         stdin=control, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, env=_environment(),
-        **(_nobody() if level == "process" else {}),
+        **(nobody() if level == "process" else {}),
     )  # fmt: skip
 
     def end() -> None:
@@ -170,7 +170,7 @@ def _start(level: str, torch: bool, control: socket.socket) -> Callable[[], None
 
 
 @functools.lru_cache(maxsize=1)
-def _nobody() -> dict[str, Any]:
+def nobody() -> dict[str, Any]:
     """For Popen: as root, to run an answer as the user nobody, if that one can run this interpreter."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return {}
