@@ -81,7 +81,8 @@ TABLE = {
     "autograder.plain autograder.grading.wire",
     "autograder.grading.sandbox": "autograder.grading.wire",
     "autograder.grading.remote": "autograder.answers autograder.exercise autograder.plain autograder.grading",
-    "autograder.grading.intake": "autograder.include",
+    "autograder.grading.statements": "autograder.include",
+    "autograder.grading.intake": "autograder.grading",
     "autograder.grading.grade": "autograder.seeds autograder.judge autograder.exercise autograder.exercises "
     "autograder.grading",
     "autograder.grading.submissions": "autograder.grading course_lib.cli",
