@@ -187,7 +187,7 @@ def test_a_broken_cell_beside_an_older_answer_is_not_passed_over_in_silence(tmp_
     right = HEAD + "    return np.tri(chunk_len, chunk_len + cached_len, cached_len, dtype=bool)"
     found = graded(tmp_path, MASK, right, right.replace("):", ")"), groups=["values"])
     assert found.score == 2 and found.notes == (
-        f"{MASK} is also in cell 3, which is no Python; the one in 2 was taken.",
+        f"{MASK} is also in cell 3, which is no Python; the one in cell 2 was taken.",
     )
 
 
