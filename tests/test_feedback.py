@@ -371,7 +371,7 @@ def test_a_page_says_what_was_taken_from_where_at_which_level_and_shows_the_code
 
 
 def test_a_giant_message_and_a_giant_output_are_cut(tmp_path):
-    source = HEAD + "    print('y' * 10**6)\n    raise ValueError('x' * 10**6)  # " + "z" * 10**5
+    source = HEAD + "    print('y' * 10**6)\n    raise ValueError('x' * 10**6)  # " + " raised (line 1: x." * 10**4
     found = graded(tmp_path, MASK, source, groups=["values"])
     assert len(found.tasks[0].diagnosis) <= 4_000
     assert len(report.as_html(Row("ann", found)).encode()) < 40_000

@@ -26,9 +26,9 @@ _RAISED = re.compile(
 )
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+| \((?:/[^()]*|unknown location)\)(?= \(cell|\.)")  # another one each time
 _ENDS = {  # what a sandbox says of a call that did not come back: how it is told of inputs that are not seen
-    "your code took longer": "your code took too long, and was stopped",
-    "your code ended the process": "your code ended the process, or used more memory than there is",
-    "what came back could not": "what came back could not be read",
+    ": your code took longer": "your code took too long, and was stopped",
+    ": your code ended the process": "your code ended the process, or used more memory than there is",
+    ": what came back could not": "what came back could not be read",
 }
 _JUPYTERS = ("display", "get_ipython", "exit", "quit")  # names that only a notebook has
 
@@ -67,7 +67,7 @@ def _no_python(answer: Answer) -> str:
 
 def explained(verdict: Verdict, exercise: Exercise, answer: Answer, notebook: Notebook) -> str:
     """What a judge says, with the places in the notebook, and with what to do about an error where there is a hint."""
-    what = _ADDRESS.sub("", placed(verdict.what, answer))
+    what = _ADDRESS.sub("", placed(verdict.what[: 2 * MOST_SAID], answer))
     hint = _hint(what, exercise, answer, notebook)
     which = " ".join(filter(None, (hint, placed(verdict.which, answer))))
     return replace(verdict, what=what, which=which).message[:MOST_SAID]
@@ -80,8 +80,8 @@ def placed(said: str, answer: Answer) -> str:
         line = int(found["line"])
         if not 0 < line <= len(answer.places):
             return found[0]
-        text, behind = _line(answer, line), said[found.end() :]
-        if behind.startswith(":") and not behind.startswith(f": {text}"):
+        text = _line(answer, line)
+        if said.startswith(":", found.end()) and not said.startswith(f": {text}", found.end()):
             return found[0]  # a line of other code, such as one that the answer made itself
         cell, inside = answer.places[line - 1]
         return f"(cell {cell}, line {inside}" + (f": {text}" if found["file"] and text else "")
@@ -94,7 +94,8 @@ def kind_of_failure(said: str, answer: Answer) -> str:
     for found, told in _ENDS.items():
         if found in said and " raised " not in said:
             return f"There {told}."
-    raised = _RAISED.search(placed(said, answer))
+    said = said[:MOST_SAID]
+    raised = _raised(placed(said, answer))
     if raised is None or not isinstance(getattr(builtins, raised["type"], None), type):
         return ""
     place = _PLACE.search(said)
@@ -115,6 +116,12 @@ def taken(answer: Answer) -> str:
     return f"Your answer was taken from cell {answer.cell}, with what it uses of {listed}."
 
 
+def _raised(said: str) -> re.Match | None:
+    """The type and text of the error in a message. The first words are the judge's; what follows may hold anything."""
+    at = said.find(" raised ")
+    return _RAISED.match(said, at) if at >= 0 else None
+
+
 def _line(answer: Answer, line: int) -> str:
     lines = answer.source.split("\n")
     return lines[line - 1].strip()[:200] if 0 < line <= len(lines) else ""
@@ -126,15 +133,15 @@ def _alike(name: str, names: Sequence[str]) -> str:
 
 def _hint(said: str, exercise: Exercise, answer: Answer, notebook: Notebook) -> str:
     """What to do about the error in a message; "" where the message says it all."""
-    if "took longer than" in said and " raised " not in said:
+    if re.search(r": your (code|cells) took longer than \d+ s\b", said) and " raised " not in said:
         return "Look for a loop that never ends, or for work done again and again: right answers need under a second."
-    if "ended the process" in said and " raised " not in said:
+    if ": your code ended the process" in said and " raised " not in said:
         return "Take out what ends Python, and look how large the lists and arrays become that it makes."
     if "returned something of type generator" in said:
         return "A function with yield gives one value after another: return all of them at once."
     if "returned something of type coroutine" in said:
         return "Write def in place of async def."
-    found = _RAISED.search(said)
+    found = _raised(said)
     if found is None:
         return ""
     kind, text = found["type"], found["text"] or ""
