@@ -123,7 +123,7 @@ SAID = {
         [HEAD + "    return np.ones((chunk_len, cache_len))"],
         "No cell of the notebook defines cache_len. Did you mean cached_len?",
     ),
-    "a cell deleted": ([HEAD + "    return helper(1, 2)"], "No cell of the notebook defines helper. If you deleted"),
+    "a cell deleted": ([HEAD + "    return helper(1, 2)"], "helper: is it misspelled, or was its cell deleted?"),
     "a helper that is no Python": (
         ["def helper(a b):\n    return a", HEAD + "    return helper(1, 2)"],
         "Cell 3 would define helper, but it is no Python: mend it.",
@@ -175,6 +175,34 @@ def test_an_error_is_told_with_the_students_own_cell_and_line_and_with_what_to_d
     sources, said = SAID[name]
     found = graded(tmp_path, MASK, TEXT, *sources, groups=["values"])
     assert found.score == 0 and said in found.tasks[0].diagnosis
+
+
+PARTLY = """\
+class KVCache:
+    def __init__(self, num_layers, kv_heads, head_dim):
+        self.k = []
+
+    def append(self, layer, k, v):
+        \"\"\"Keep them.\"\"\"
+        raise NotImplementedError("Exercise 1.1: write KVCache, then run this cell again.")
+
+    def view(self, layer):
+        raise NotImplementedError("Exercise 1.1: write KVCache, then run this cell again.")
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (PARTLY, "is not written yet. Still to be written: append (cell 2, line 5), view (cell 2, line 9). Replace"),
+        ("class KVCache:\n    def __init__(self):\n        pass", "It is called as KVCache(num_layers, kv_heads, head"),
+        ("class KVCache:\n    pass", "raised TypeError: KVCache() takes no arguments. It is called as KVCache(num_lay"),
+        ("KVCache = 3", "Cell 2 gives the name KVCache to something else: write a class."),
+    ],
+    ids=["partly written", "other parameters", "empty", "no class"],
+)
+def test_an_answer_that_is_a_class_is_explained_too(source, said, tmp_path):
+    assert said in graded(tmp_path, "KVCache", source, groups=["views"]).tasks[0].diagnosis
 
 
 def test_what_is_said_is_the_same_each_time(tmp_path):

@@ -137,6 +137,8 @@ def _hint(said: str, exercise: Exercise, answer: Answer, notebook: Notebook) -> 
         return "Look for a loop that never ends, or for work done again and again: right answers need under a second."
     if ": your code ended the process" in said and " raised " not in said:
         return "Take out what ends Python, and look how large the lists and arrays become that it makes."
+    if said.endswith(f", {exercise.name}, is not written yet."):
+        return _methods_to_write(exercise, answer)
     if "returned something of type generator" in said:
         return "A function with yield gives one value after another: return all of them at once."
     if "returned something of type coroutine" in said:
@@ -145,6 +147,7 @@ def _hint(said: str, exercise: Exercise, answer: Answer, notebook: Notebook) -> 
     if found is None:
         return ""
     kind, text = found["type"], found["text"] or ""
+    kind_of = "class" if isinstance(_solution(exercise), type) else "function"
     hints = [_before_any_call(said, answer)]
     if kind == "NameError" and (name := re.match(r"name '(\w+)' is not defined", text)):
         hints.append(_missing(name[1], answer, notebook))
@@ -154,7 +157,7 @@ def _hint(said: str, exercise: Exercise, answer: Answer, notebook: Notebook) -> 
     elif kind == "TypeError" and re.match(rf"{exercise.name}(\.__init__)?\(\) (takes|missing|got)", text):
         hints.append(f"It is called as {_signature(exercise)}.")
     elif kind == "TypeError" and "object is not callable" in text and "(cell" not in said:
-        hints.append(f"Cell {answer.cell} gives the name {exercise.name} to something else: write a function.")
+        hints.append(f"Cell {answer.cell} gives the name {exercise.name} to something else: write a {kind_of}.")
     elif kind == "UnboundLocalError" and (name := re.search(r"local variable '(\w+)'", text)):
         hints.append(f"No line has given {name[1]} a value before that one in this call: look at the branches above.")
     elif kind == "EOFError":
@@ -202,11 +205,29 @@ def _missing(name: str, answer: Answer, notebook: Notebook) -> str:
         if name in here:
             return f"Cell {cell.number} defines {name}, but only after the line that needs it has run."
     close = _alike(name, sorted(known - {name}))
-    meant = f" Did you mean {close}?" if close else ""
-    return f"No cell of the notebook defines {name}.{meant or ' If you deleted its cell, write it again.'}"
+    if close:
+        return f"No cell of the notebook defines {name}. Did you mean {close}?"
+    return f"No cell of the notebook defines {name}: is it misspelled, or was its cell deleted?"
+
+
+def _methods_to_write(exercise: Exercise, answer: Answer) -> str:
+    """The methods of a class that still raise the stub's error, where others are written."""
+    found = [s for s in ast.parse(answer.source).body if isinstance(s, ast.ClassDef) and s.name == exercise.name]
+    methods = [part for s in found[-1:] for part in s.body if isinstance(part, ast.FunctionDef)]
+    left = [
+        m for m in methods if isinstance(m.body[-1], ast.Raise) and "NotImplementedError" in ast.unparse(m.body[-1])
+    ]
+    if not left or len(left) == len(methods):
+        return ""
+    named = [f"{m.name} (cell {answer.places[m.lineno - 1][0]}, line {answer.places[m.lineno - 1][1]})" for m in left]
+    return f"Still to be written: {', '.join(named)}."
+
+
+def _solution(exercise: Exercise) -> object:
+    module, _, attribute = exercise.solution.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _signature(exercise: Exercise) -> str:
-    module, _, attribute = exercise.solution.partition(":")
-    parameters = inspect.signature(getattr(importlib.import_module(module), attribute)).parameters.values()
+    parameters = inspect.signature(_solution(exercise)).parameters.values()
     return f"{exercise.name}({', '.join(str(p.replace(annotation=p.empty)) for p in parameters)})"
