@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,27 +46,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog=f"{PROG} course",
         description="Make an nbgrader course, or bring its source/ up to date.",
         help="an nbgrader course with hidden checks",
-        example=f"{PROG} course ../spring-course",
+        example=f"{PROG} course ../spring-course --notebooks 02,03,05 --points 02=10,03=5",
     )
     course.add_argument("directory", type=Path, metavar="DIR", help="a new or empty directory, or a course made before")
     course.add_argument("--seed", type=not_negative, help="chooses the hidden inputs; without it a secret one is drawn")
+    course.add_argument("--notebooks", type=_words, metavar="NN,NN", help="only these (default: all, or as before)")
+    course.add_argument("--points", type=_points, metavar="NN=P,NN=P", help="what notebooks are worth in this course")
     grade = commands.add_parser(
         "grade",
         prog=f"{PROG} grade",
         description="Grade submissions: a course, a folder of notebooks, or a zip of Moodle or Canvas. Answers run in "
-        "a sandbox. Grades go into the course's gradebook; grades.json, grades.csv and feedback/ stand beside them.",
+        "a sandbox. Grades go into the course's gradebook; grades.json, grades.csv and pages go into reports/. What "
+        "has not changed since it was graded is not graded again, and a run that was stopped goes on.",
         help="grade submissions",
         example=f"{PROG} grade ../spring-course -j 4",
     )
     grade.add_argument("where", type=Path, metavar="DIR", help="a course, a folder of submissions, or a zip")
     grade.add_argument("-j", dest="jobs", type=positive, default=1, metavar="N", help="processes at once (default 1)")
     grade.add_argument(
-        "--accept-isolation", default="bubblewrap", choices=("bubblewrap", "process"), metavar="LEVEL",
-        help="the least isolation to grade at: bubblewrap (default) or process, for code that you trust",
+        "--accept-isolation", default="bubblewrap", choices=("namespaces", "bubblewrap", "process"), metavar="LEVEL",
+        help="the least isolation to grade at: bubblewrap (default), namespaces, or process, for code that you trust",
     )  # fmt: skip
     grade.add_argument("--student", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
     grade.add_argument("--assignment", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
-    grade.add_argument("--json", type=Path, metavar="FILE", help="where to write the grades (default grades.json)")
+    grade.add_argument(
+        "--json", type=Path, metavar="FILE", help="where to write the grades (default reports/grades.json)"
+    )
+    grade.add_argument(
+        "--scheduler", default="", metavar="ADDRESS", help="a Dask scheduler whose workers grade, as tcp://HOST:8786"
+    )
+    grade.add_argument("--again", action="store_true", help="grade anew what has not changed, too")
     grade.add_argument("--dry-run", action="store_true", help="only list what would be graded")
     gradescope = commands.add_parser(
         "gradescope",
@@ -81,7 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser(
         "level",
         prog=f"{PROG} level",
-        description="Print how well this machine can isolate the code of strangers: bubblewrap, or process.",
+        description="Print how well this machine can isolate the code of strangers: namespaces, bubblewrap, "
+        "or process.",
         help="how well answers can be isolated here",
         example=f"{PROG} level",
     )
@@ -122,12 +133,29 @@ def main(argv: Sequence[str] | None = None) -> int:
             return grade(
                 options.where, jobs=options.jobs, accepted=options.accept_isolation, students=options.student,
                 assignments=options.assignment, json_file=options.json, dry_run=options.dry_run,
+                scheduler=options.scheduler, again=options.again,
             )  # fmt: skip
         from autograder.course import make_course
 
-        return make_course(options.directory, options.seed)
+        return make_course(options.directory, options.seed, notebooks=options.notebooks, points=options.points)
 
     return run_command(f"{PROG} {options.command}", run, [])
+
+
+def _words(text: str) -> list[str]:
+    """ "02,03" -> ["02", "03"]."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _points(text: str) -> dict[str, float]:
+    """ "02=10,03=5" -> {"02": 10, "03": 5}."""
+    try:
+        found = {number.strip(): float(total) for number, _, total in (word.partition("=") for word in _words(text))}
+    except ValueError:
+        found = {}
+    if not found or not all(0 < total < 1e6 for total in found.values()):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} does not say what notebooks are worth, as 02=10,03=5 does")
+    return found
 
 
 if __name__ == "__main__":

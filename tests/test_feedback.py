@@ -215,7 +215,7 @@ def test_a_broken_cell_beside_an_older_answer_is_not_passed_over_in_silence(tmp_
     right = HEAD + "    return np.tri(chunk_len, chunk_len + cached_len, cached_len, dtype=bool)"
     found = graded(tmp_path, MASK, right, right.replace("):", ")"), groups=["values"])
     assert found.score == 2 and found.notes == (
-        f"{MASK} is also in cell 3, which is no Python; the one in 2 was taken.",
+        f"{MASK} is also in cell 3, which is no Python; the one in cell 2 was taken.",
     )
 
 
@@ -233,6 +233,13 @@ def test_a_call_that_never_comes_back_is_named(body, said, tmp_path, monkeypatch
     monkeypatch.setattr(remote, "SECONDS", 1)
     found = graded(tmp_path, MASK, HEAD + body, groups=["values"])
     assert said in found.tasks[0].diagnosis and "raised" not in found.tasks[0].diagnosis
+
+
+def test_a_cell_outside_of_the_answer_that_never_ends_is_not_told_as_a_call(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "SECONDS", 1)
+    endless = "N = sum(1 for _ in iter(int, 1))"
+    said = graded(tmp_path, MASK, endless, HEAD + "    return N", groups=["values"]).tasks[0].diagnosis
+    assert "your cells took longer than 1 s to run, before any call, and were stopped. Look for a loop" in said
 
 
 class Fails:

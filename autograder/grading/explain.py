@@ -27,6 +27,8 @@ _RAISED = re.compile(
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+| \((?:/[^()]*|unknown location)\)(?= \(cell|\.)")  # another one each time
 _ENDS = {  # what a sandbox says of a call that did not come back: how it is told of inputs that are not seen
     ": your code took longer": "your code took too long, and was stopped",
+    ": your cells took longer": "your cells took too long to run, and were stopped",
+    ": the answers of this notebook took longer": "the answers of this notebook took too long in all",
     ": your code ended the process": "your code ended the process, or used more memory than there is",
     ": what came back could not": "what came back could not be read",
 }
@@ -41,7 +43,7 @@ def not_run(exercise: Exercise, answer: Answer, notebook: Notebook) -> str:
 def _unwritten(exercise: Exercise, notebook: Notebook) -> str:
     """Why there is no answer to judge: its stub is untouched, it has another name, or its cell is gone."""
     name = exercise.name
-    found = [(cell, definitions(cell)) for cell in notebook.cells]
+    found = [(cell, definitions(cell, notebook)) for cell in notebook.cells]
     if any(name in names for _, names in found):
         return f"Exercise {exercise.number}, {name}, is not written yet."
     where = f"Exercise {exercise.number}: no cell of the notebook defines {name}."
@@ -196,7 +198,7 @@ def _missing(name: str, answer: Answer, notebook: Notebook) -> str:
     known = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     known |= {n.arg for n in nodes if isinstance(n, ast.arg)} | {n for n in dir(builtins) if n != "help"}
     for cell in notebook.cells:
-        here = definitions(cell)
+        here = definitions(cell, notebook)
         known |= here.keys()
         if here.get(name) == "broken":
             return f"Cell {cell.number} would define {name}, but it is no Python: mend it."

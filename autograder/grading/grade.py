@@ -12,8 +12,9 @@ from autograder.exercise import Exercise, Group, Verdict
 from autograder.exercises import EXERCISES
 from autograder.grading import explain
 from autograder.grading.intake import Answer, Notebook, Refused, answer_to, read_notebook
+from autograder.grading.memo import Memo
 from autograder.grading.remote import Remote, Sandboxes
-from autograder.judge import reexported, verdict_on
+from autograder.judge import reexported
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +54,32 @@ class Graded:
         return sum(task.max_score for task in self.tasks)
 
 
-def grade_file(path: Path, assignment: str, worth: dict[str, float], course_seed: int, level: str) -> Graded:
-    """Grade the notebook in a file that may hold anything. It never raises for what a learner wrote.
+def grade_file(
+    file: Path | bytes,
+    assignment: str,
+    worth: Mapping[str, float],
+    course_seed: int,
+    level: str,
+    boxes: Bench | None = None,
+) -> Graded:
+    """Grade the notebook in a file, or in its content, which may be anything. Never raises for what a learner wrote.
 
     worth         points of each graded cell of the assignment, by grade id ("attend__bits")
     course_seed   chooses the inputs that learners do not see
+    boxes         where a class is graded: with what is remembered of it
     """
     try:
-        notebook = read_notebook(path)
+        notebook = read_notebook(file)
     except Refused as error:
-        return Graded(assignment, level, tuple(Task(name, 0, most, str(error)) for name, most in worth.items()))
+        return refused(error, assignment, level, worth)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)  # of a "\\d" in a cell, which is only read in this process
-        return _graded(notebook, assignment, worth, course_seed, level)
+        warnings.simplefilter("ignore", SyntaxWarning)  # of a "\d" in a cell, which is only read in this process
+        return _graded(notebook, assignment, worth, course_seed, boxes or Bench(level, Memo()))
 
 
-def _graded(notebook: Notebook, assignment: str, worth: dict[str, float], course_seed: int, level: str) -> Graded:
+def _graded(notebook: Notebook, assignment: str, worth: Mapping[str, float], course_seed: int, boxes: Bench) -> Graded:
     names = list(dict.fromkeys(grade_id.partition("__")[0] for grade_id in worth))
-    needs_torch = any("torch" in EXERCISES[name].imports for name in names)
-    boxes = Sandboxes(level, torch=needs_torch)
+    boxes.torch = any("torch" in EXERCISES[name].imports for name in names)
     tasks, notes, answers, taken = [], list(notebook.notes), {}, {}
     try:
         for name in names:
@@ -90,10 +98,15 @@ def _graded(notebook: Notebook, assignment: str, worth: dict[str, float], course
                     tasks.append(_task(grade_id, most, answer, notebook, hidden, boxes))
     finally:
         boxes.drop()
-    return Graded(assignment, level, tuple(tasks), tuple(notes), answers, taken)
+    return Graded(assignment, boxes.level, tuple(tasks), tuple(notes), answers, taken)
 
 
-def _task(grade_id: str, most: float, answer: Answer, notebook: Notebook, hidden: int, boxes: Sandboxes) -> Task:
+def refused(error: Refused, assignment: str, level: str, worth: Mapping[str, float]) -> Graded:
+    """The grades of a file that is no notebook."""
+    return Graded(assignment, level, tuple(Task(name, 0, most, str(error)) for name, most in worth.items()))
+
+
+def _task(grade_id: str, most: float, answer: Answer, notebook: Notebook, hidden: int, boxes: Bench) -> Task:
     name, _, group_name = grade_id.partition("__")
     exercise = EXERCISES[name]
     group = exercise.group(group_name)
@@ -108,11 +121,24 @@ def _task(grade_id: str, most: float, answer: Answer, notebook: Notebook, hidden
     return Task(grade_id, 0, most, " ".join(filter(None, (what, which, unseen.where))), unseen.mistakes)
 
 
-def judged(exercise: Exercise, group: Group, source: str, seed: int, boxes: Sandboxes) -> Verdict:
+def judged(exercise: Exercise, group: Group, source: str, seed: int, boxes: Bench) -> Verdict:
     """The verdict on an answer in a sandbox, with the cases that `seed` chooses."""
     answer = Remote(exercise, source, boxes)
     try:
-        found = verdict_on(exercise, group, answer, seed)
+        found = boxes.memo.verdict_on(exercise, group, answer, seed)
     finally:
         answer.close()
+        boxes.cut_short |= getattr(answer.failed, "type", "") in ("Timeout", "Ended")
     return reexported(answer.forbidden) if answer.forbidden else found
+
+
+class Bench(Sandboxes):
+    """The worker of one submission, beside what its process remembers of the class.
+
+    cut_short   whether a call was ended for want of time, or ended by itself: on a machine that has too much to do, or
+                too little memory, that may be no fault of the answer
+    """
+
+    def __init__(self, level: str, memo: Memo):
+        super().__init__(level)
+        self.memo, self.cut_short = memo, False
