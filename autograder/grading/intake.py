@@ -143,6 +143,7 @@ def _cells(found: dict) -> Iterator[Cell]:
         if isinstance(source, list) and all(isinstance(line, str) for line in source):
             source = "".join(source)
         if isinstance(source, str):
+            source = source.encode("utf-8", "replace").decode()  # half a surrogate pair fits into no file
             yield Cell(number, source.replace("\r\n", "\n").replace("\r", "\n"), _grade_id(cell))
 
 
