@@ -192,7 +192,7 @@ def answer_to(name: str, notebook: Notebook) -> Answer:
         notes.append(f"{name} stands below its check; it was taken from cell {chosen.cell}.")
     elif len(written) > 1:
         notes.append(f"{name} is defined {len(written)} times; the one in cell {chosen.cell} was taken.")
-    return Answer(_with_needs(name, candidates, notebook.code), chosen.cell, tuple(notes))
+    return Answer(_with_needs(name, candidates, check, notebook.code), chosen.cell, tuple(notes))
 
 
 def _broken(name: str, notebook: Notebook) -> Cell | None:
@@ -204,32 +204,35 @@ def _checks(name: str, cell: Cell) -> bool:
     return cell.grade_id.startswith(f"{name}__") or re.search(rf"\bcheck\.{name}\(", cell.source) is not None
 
 
-def _with_needs(name: str, candidates: list[Statement], code: Code) -> str:
+def _with_needs(name: str, candidates: list[Statement], check: int, code: Code) -> str:
     """The last of the candidates, and the statements that bind what it uses, in the order of the notebook."""
     chosen: dict[int, Statement] = {}
-    wanted: set[str] = set()
+    left: list[str] = []
 
     def take(one: Statement) -> set[str]:
         chosen[one.place] = one
-        return one.uses()
+        uses = one.uses()
+        left.extend(uses)
+        return uses
 
     for one in reversed(candidates):
-        uses = take(one)
-        wanted |= uses
-        if one.defines or name not in uses:  # else it is made of the one before: f = functools.cache(f)
+        if name not in take(one) or one.defines:  # else it is made of the one before: f = functools.cache(f)
             break
-    for one in code.by_name.get("*", ()):  # a star binds what cannot be known
-        wanted |= take(one)
+    last = candidates[-1]
     for one in code.by_name.get(name, ()):  # f.calls = 0
-        if name not in one.binds and not one.checks and one.cell <= candidates[-1].cell:
-            wanted |= take(one)
-    left, known = list(wanted), {name}
+        if name not in one.binds and one.place > last.place and (one.cell == last.cell or one.cell < check):
+            take(one)
+    for one in code.by_name.get("*", ()):  # a star binds what cannot be known
+        take(one)
+    known = {name}
     while left:
         needed = left.pop()
         if needed in known:
             continue
         known.add(needed)
+        bound = False
         for one in code.by_name.get(needed, ()):
-            if one.place not in chosen and not one.checks and not one.stub:
-                left += take(one)
+            bound = bound or needed in one.binds  # a part of what is bound later can not be changed yet
+            if bound and one.place not in chosen and not one.checks and not one.stub:
+                take(one)
     return "\n".join(chosen[place].source for place in sorted(chosen)) + "\n"

@@ -22,6 +22,7 @@ MAX_CELL = 50_000
 # IPython reads a cell once for each line of its own: lines times characters, over all cells (500,000 take some 6 s)
 MAX_MAGIC = 500_000
 _OWN_LINE = re.compile(r"^\s*[%!?]|=\s*[%!]|\?\s*$", re.MULTILINE)
+_SEMICOLON = re.compile(rb"[ \t\f]*;")
 _WORD = re.compile(r"[^\W\d]\w*")
 
 
@@ -80,7 +81,7 @@ def statements(cells: Iterable[Cell]) -> tuple[list[Statement], list[Cell]]:
         if tree is None:
             broken.append(Cell(cell.number, text, cell.grade_id))
             continue
-        lines = text.split("\n")
+        lines = _Lines(text)
         found += [_statement(len(found) + i, cell.number, node, lines) for i, node in enumerate(tree.body)]
     return found, broken
 
@@ -105,24 +106,29 @@ def _transformed(source: str) -> str:
         return source
 
 
-def _statement(place: int, cell: int, node: ast.stmt, lines: list[str]) -> Statement:
+def _statement(place: int, cell: int, node: ast.stmt, lines: _Lines) -> Statement:
     binds, changes = _bound(node)
     defines = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
     return Statement(
-        place, cell, _source(node, lines), frozenset(binds), frozenset(changes), defines, _is_stub(node), _checks(node)
+        place, cell, lines.of(node), frozenset(binds), frozenset(changes), defines, _is_stub(node), _checks(node)
     )
 
 
-def _source(node: ast.stmt, lines: list[str]) -> str:
-    """The statement's lines, without what stands on them before or behind a semicolon."""
-    begin = min([node.lineno, *(line.lineno for line in getattr(node, "decorator_list", []))])
-    text = lines[begin - 1 : node.end_lineno]
-    last = text[-1].encode("utf-8", "replace")
-    if last[node.end_col_offset :].lstrip().startswith(b";"):
-        text[-1] = last[: node.end_col_offset].decode()
-    if node.col_offset:  # columns count bytes
-        text[0] = text[0].encode()[node.col_offset :].decode()
-    return "\n".join(text)
+class _Lines:
+    """A cell's text, from which statements are cut: a parser counts columns in bytes."""
+
+    def __init__(self, text: str):
+        self.text = text.encode()
+        self.starts = [0, *(newline.end() for newline in re.finditer(b"\n", self.text))]
+
+    def of(self, node: ast.stmt) -> str:
+        """The statement's lines with their comments, without what stands beside it before or behind a semicolon."""
+        first = min([node.lineno, *(line.lineno for line in getattr(node, "decorator_list", []))])
+        end = self.starts[node.end_lineno - 1] + node.end_col_offset
+        if not _SEMICOLON.match(self.text, end):
+            end = self.text.find(b"\n", end)
+        end = len(self.text) if end < 0 else end
+        return self.text[self.starts[first - 1] + node.col_offset : end].decode()
 
 
 _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
