@@ -2,6 +2,7 @@
 
 A maker gets the folder submitted/STUDENT/03_positions, and the course.
 """
+# ruff: noqa: E501 (tables of code)
 
 import json
 import os

@@ -2,6 +2,7 @@
 
 A notebook is made of `cells()`; what is done to it is a function of these cells, or of the file's bytes.
 """
+# ruff: noqa: E501 (tables of code)
 
 import copy
 import importlib

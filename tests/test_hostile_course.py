@@ -1,4 +1,4 @@
-"""A course with hostile neighbours: all are graded, no grade of another changes, and nobody reads what is not theirs."""
+"""A course with hostile neighbours: all are graded, no grade of another changes, nobody reads what is not theirs."""
 
 import json
 import os

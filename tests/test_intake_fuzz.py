@@ -106,7 +106,8 @@ PIECES = st.lists(
 def source_of(piece, number):
     """A cell; its f, if it defines one, returns its number."""
     return {
-        "stub": STUB, "def": f"def f(x):\n    return {number}", "lambda": f"x = 1; f = lambda x: {number}", "check": CHECK,
+        "stub": STUB, "def": f"def f(x):\n    return {number}", "check": CHECK,
+        "lambda": f"x = 1; f = lambda x: {number}",
         "other": f"g = 1\nf.attribute = {number}", "broken": "def f(x:\n    return",
         "conditional": f"if True:\n    def f(x):\n        return {number}",
     }[piece]  # fmt: skip
@@ -130,9 +131,12 @@ def test_of_cells_in_any_order_the_one_that_a_reader_would_take_is_taken(pieces)
 
 LINES = st.sampled_from(
     [
-        "def f(x):", "    return x", "class f:", "f = ", "(", ")", "[", "'''", '"', "%time", "!ls", "f?", "\\", "\t", "if x:",
-        "@f", "import f", "from f import *", "global f", "nonlocal f", "check.f(f)", "f.a = 1", "await f", "yield", "*f,",
-        "\f", "lambda: f", "{f: f for f in f}", "match f:", "    case f:", "ä = ß", "del f", "f: int", "with f as f: pass",
+        "def f(x):", "    return x", "class f:", "f = ", "(", ")", "[", "'''", '"', "%time", "!ls", "f?", "\\", "\t",
+        "if x:",
+        "@f", "import f", "from f import *", "global f", "nonlocal f", "check.f(f)", "f.a = 1", "await f", "yield",
+        "*f,",
+        "\f", "lambda: f", "{f: f for f in f}", "match f:", "    case f:", "ä = ß", "del f", "f: int",
+        "with f as f: pass",
         "#", ";", "try:", "except* f:", "async def f():", "%%time", "%%bash", "\0", "\ud800", "f = 1; g = f",
     ]
 ) | st.text(max_size=20)  # fmt: skip

@@ -95,7 +95,8 @@ def test_of_a_frame_that_is_too_large_nothing_is_read_but_its_head(sizes):
     [
         b'{"array":["<i8",[1048576,1048576]]}', b'{"array":["<i8",[0,1048576,1048576]]}', b"[" * 100_000,
         b'{"array":["|b1",' + b"[" * 50_000, b'{"list":' * 50_000, b"9" * 100_000, b"[" + b"0," * 1_000_000 + b"0]",
-        b'{"array":["<c16",[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]]}', b'"' + b"\\ud800" * 1000, b'"\xff"', b"\xef\xbb\xbf0 0",
+        b'{"array":["<c16",[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]]}', b'"' + b"\\ud800" * 1000, b'"\xff"',
+        b"\xef\xbb\xbf0 0",
     ],
     ids=lambda text: f"{len(text)} bytes {text[:12]!r}",
 )  # fmt: skip
