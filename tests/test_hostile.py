@@ -13,7 +13,7 @@ from isolation import isolated, levels
 from starting import ROOT, run_python
 
 from autograder import seeds
-from autograder.exercise import Returned
+from autograder.exercise import Raised
 from autograder.exercises import EXERCISES
 from autograder.grading import remote
 from autograder.grading.grade import grade_file
@@ -132,7 +132,7 @@ ONE_WAY = [
 
 @pytest.mark.parametrize("graded", some(ONE_WAY, 4), ids=" ".join)
 def test_a_table_of_the_visible_cases_passes_no_hidden_ones(graded):
-    """A right answer of which only what the visible cases ask for is known: of any other call it returns nothing."""
+    """A right answer of which only what the visible cases ask for is known: any other call raises."""
     name, group_name = graded
     exercise = EXERCISES[name]
     group = exercise.group(group_name)
@@ -142,7 +142,7 @@ def test_a_table_of_the_visible_cases_passes_no_hidden_ones(graded):
 
     def looked_up(call):
         found = (outcome for known, outcome in table if equal(plain_args(known), plain_args(call)))
-        return next(found, Returned(None))
+        return next(found, Raised("KeyError", "not in the table"))
 
     for seed in (seeds.hidden(COURSE, exercise.notebook, f"{name}__{group_name}"), 3, 4):
         calls = group.cases(seed)
