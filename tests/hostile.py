@@ -158,7 +158,6 @@ BODIES = {
             frame = frame.f_back
         return 0
     """,
-
     # what comes back
     "an integer that lies": """
         class Int(int):
@@ -241,13 +240,13 @@ BODIES = {
     "deep JSON": "_send(b'[' * (1 << 20)); return 0",
     "wide JSON": "_send(b'[' + b'[],' * 1_000_000 + b'0]'); return 0",
     "a number without end": "_send(b'[\"outcome\",\"returned\",' + b'9' * 100_000 + b',\"\"]'); return 0",
-    "not a number in JSON": "_send(b'[\"outcome\",\"returned\",NaN,\"\"]'); return float('inf')",
+    "not a number in JSON": '_send(b\'["outcome","returned",NaN,""]\'); return float(\'inf\')',
     "a shape larger than its bytes": """
         _send(b'["outcome","returned",{"array":["<i8",[1048576,1048576]]},""]', b"\\0" * 8)
         return 0
     """,
-    "a shape below nothing": "_send(b'[\"outcome\",\"returned\",{\"array\":[\"<i8\",[-1,-1]]},\"\"]', b'0' * 8); return 0",
-    "an array of objects": "_send(b'[\"outcome\",\"returned\",{\"array\":[\"|O\",[1]]},\"\"]', b'0' * 8); return 0",
+    "a shape below nothing": '_send(b\'["outcome","returned",{"array":["<i8",[-1,-1]]},""]\', b\'0\' * 8); return 0',
+    "an array of objects": '_send(b\'["outcome","returned",{"array":["|O",[1]]},""]\', b\'0\' * 8); return 0',
     "kinds that there are not": """
         for text in (b'["passed"]', b'["verdict",true]', b'["outcome"]', b'["outcome","passed",1,2]', b'[]', b'7',
                      b'{"list":[]}', b'["outcome","returned",{"function":[0,"x"]},7]', b'[["outcome"]]'):
@@ -255,10 +254,10 @@ BODIES = {
         return 0
     """,
     "asks where nothing may be asked": "_send(b'[\"ask\",0,[]]'); return 0",
-    "asks with a text for a number": "_send(b'[\"ask\",\"__class__\",[]]'); return 0",
+    "asks with a text for a number": '_send(b\'["ask","__class__",[]]\'); return 0',
     "says that it has ended": "_send(b'[\"ended\",0]'); return 0",
-    "says hello": "_send(b'[\"hello\"]'); _send(b'[\"ready\",\"\"]'); return 0",
-    "an outcome whose texts are none": "_send(b'[\"outcome\",\"raised\",0,[],{\"bytes\":\"\"},null]'); return 0",
+    "says hello": '_send(b\'["hello"]\'); _send(b\'["ready",""]\'); return 0',
+    "an outcome whose texts are none": '_send(b\'["outcome","raised",0,[],{"bytes":""},null]\'); return 0',
     "a thread that answers later": """
         import threading, time
         def later():
@@ -445,14 +444,14 @@ WAIT = {  # these end when their time is over
     "a file in memory without end", "takes the judge's words", "patches the worker",
 }  # fmt: skip
 
-SEND = '''
+SEND = """
 def _send(text, body=b"", more=0):
     import os, struct
     frame = struct.pack(">II", len(text) + more, len(body)) + text + body
     for fd in range(3, 64):
         try: os.write(fd, frame)
         except OSError: pass
-'''
+"""
 
 
 def answer(name: str, secret: str = "/nowhere", port: int = 9) -> str:

@@ -2,6 +2,7 @@
 
 Each is an answer, and `honest` names the groups that it would pass without its attack.
 """
+# ruff: noqa: E501 (tables of code)
 
 import importlib
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Answers that attack: none earns a point that it should not, harms anything outside, tells a secret, or stops the grader."""
+"""Answers that attack: none earns what it should not, harms anything outside, tells a secret, or stops the grader."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from isolation import isolated, levels
 from starting import ROOT, run_python
 
 from autograder import seeds
-from autograder.exercise import Returned
+from autograder.exercise import Raised
 from autograder.exercises import EXERCISES
 from autograder.grading import remote
 from autograder.grading.grade import grade_file
@@ -61,7 +61,7 @@ def some(names, share, slow=()):
 
 
 def hidden_words(assignment, worth):
-    """What no learner may read: the seeds of unseen inputs, and how a message would write the calls that they choose."""
+    """What no learner may read: the seeds of unseen inputs, and how a message would write the calls they choose."""
     words = {str(COURSE)}
     for grade_id in worth:
         name, _, group_name = grade_id.partition("__")
@@ -118,7 +118,7 @@ ONE_WAY = [
 
 @pytest.mark.parametrize("graded", some(ONE_WAY, 4), ids=" ".join)
 def test_a_table_of_the_visible_cases_passes_no_hidden_ones(graded):
-    """A right answer of which only what the visible cases ask for is known: of any other call it returns nothing."""
+    """A right answer of which only what the visible cases ask for is known: any other call raises."""
     name, group_name = graded
     exercise = EXERCISES[name]
     group = exercise.group(group_name)
@@ -128,7 +128,7 @@ def test_a_table_of_the_visible_cases_passes_no_hidden_ones(graded):
 
     def looked_up(call):
         found = (outcome for known, outcome in table if equal(plain_args(known), plain_args(call)))
-        return next(found, Returned(None))
+        return next(found, Raised("KeyError", "not in the table"))
 
     for seed in (seeds.hidden(COURSE, exercise.notebook, f"{name}__{group_name}"), 3, 4):
         calls = group.cases(seed)

@@ -27,6 +27,10 @@ class Task:
     diagnosis: str
     mistakes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Half a surrogate pair, which an answer's words may hold, is refused by every file and by the gradebook."""
+        object.__setattr__(self, "diagnosis", self.diagnosis.encode("utf-8", "replace").decode())
+
 
 @dataclass(frozen=True, slots=True)
 class Graded:

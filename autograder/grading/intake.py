@@ -148,6 +148,7 @@ def _cells(found: dict) -> Iterator[Cell]:
         if isinstance(source, list) and all(isinstance(line, str) for line in source):
             source = "".join(source)
         if isinstance(source, str):
+            source = source.encode("utf-8", "replace").decode()  # half a surrogate pair fits into no file
             yield Cell(number, source.replace("\r\n", "\n").replace("\r", "\n"), _grade_id(cell))
 
 
@@ -204,7 +205,7 @@ def answer_to(name: str, notebook: Notebook) -> Answer:
     if broken := _broken(name, notebook):
         where = f"{name} is also in cell {broken.number}, which is no Python"
         notes.append(f"{where}; the one in cell {chosen.cell} was taken.")
-    needed = _with_needs(name, candidates, notebook.code)
+    needed = _with_needs(name, candidates, check, notebook.code)
     places = [(one.cell, one.line + i) for one in needed for i in range(one.source.count("\n") + 1)]
     source = "\n".join(one.source for one in needed) + "\n"
     return Answer(source, chosen.cell, tuple(notes), tuple(places))
@@ -228,32 +229,35 @@ def _checks(name: str, cell: Cell) -> bool:
     return cell.grade_id.startswith(f"{name}__") or re.search(rf"\bcheck\.{name}\(", cell.source) is not None
 
 
-def _with_needs(name: str, candidates: list[Statement], code: Code) -> list[Statement]:
+def _with_needs(name: str, candidates: list[Statement], check: int, code: Code) -> list[Statement]:
     """The last of the candidates, and the statements that bind what it uses, in the order of the notebook."""
     chosen: dict[int, Statement] = {}
-    wanted: set[str] = set()
+    left: list[str] = []
 
     def take(one: Statement) -> set[str]:
         chosen[one.place] = one
-        return one.uses()
+        uses = one.uses()
+        left.extend(uses)
+        return uses
 
     for one in reversed(candidates):
-        uses = take(one)
-        wanted |= uses
-        if one.defines or name not in uses:  # else it is made of the one before: f = functools.cache(f)
+        if name not in take(one) or one.defines:  # else it is made of the one before: f = functools.cache(f)
             break
-    for one in code.by_name.get("*", ()):  # a star binds what cannot be known
-        wanted |= take(one)
+    last = candidates[-1]
     for one in code.by_name.get(name, ()):  # f.calls = 0
-        if name not in one.binds and not one.checks and one.cell <= candidates[-1].cell:
-            wanted |= take(one)
-    left, known = list(wanted), {name}
+        if name not in one.binds and one.place > last.place and (one.cell == last.cell or one.cell < check):
+            take(one)
+    for one in code.by_name.get("*", ()):  # a star binds what cannot be known
+        take(one)
+    known = {name}
     while left:
         needed = left.pop()
         if needed in known:
             continue
         known.add(needed)
+        bound = False
         for one in code.by_name.get(needed, ()):
-            if one.place not in chosen and not one.checks and not one.stub:
-                left += take(one)
+            bound = bound or needed in one.binds  # a part of what is bound later can not be changed yet
+            if bound and one.place not in chosen and not one.checks and not one.stub:
+                take(one)
     return [chosen[place] for place in sorted(chosen)]

@@ -22,6 +22,7 @@ MAX_CELL = 50_000
 # IPython reads a cell once for each line of its own: lines times characters, over all cells (500,000 take some 6 s)
 MAX_MAGIC = 500_000
 _OWN_LINE = re.compile(r"^\s*[%!?]|=\s*[%!]|\?\s*$", re.MULTILINE)
+_SEMICOLON = re.compile(rb"[ \t\f]*;")
 _WORD = re.compile(r"[^\W\d]\w*")
 
 
@@ -81,7 +82,7 @@ def statements(cells: Iterable[Cell]) -> tuple[list[Statement], list[Cell]]:
         if tree is None:
             broken.append(Cell(cell.number, text, cell.grade_id))
             continue
-        lines = text.split("\n")
+        lines = _Lines(text)
         found += [_statement(len(found) + i, cell.number, node, lines) for i, node in enumerate(tree.body)]
     return found, broken
 
@@ -106,24 +107,33 @@ def _transformed(source: str) -> str:
         return source
 
 
-def _statement(place: int, cell: int, node: ast.stmt, lines: list[str]) -> Statement:
+def _statement(place: int, cell: int, node: ast.stmt, lines: _Lines) -> Statement:
     binds, changes = _bound(node)
     defines = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-    begin = min([node.lineno, *(line.lineno for line in getattr(node, "decorator_list", []))])
+    line = _first_line(node)
     return Statement(
-        place, cell, begin, _source(node, lines[begin - 1 : node.end_lineno]), frozenset(binds), frozenset(changes),
-        defines, _is_stub(node), _checks(node),
-    )  # fmt: skip
+        place, cell, line, lines.of(node), frozenset(binds), frozenset(changes), defines, _is_stub(node), _checks(node)
+    )
 
 
-def _source(node: ast.stmt, text: list[str]) -> str:
-    """The statement's lines, without what stands on them before or behind a semicolon."""
-    last = text[-1].encode("utf-8", "replace")
-    if last[node.end_col_offset :].lstrip().startswith(b";"):
-        text[-1] = last[: node.end_col_offset].decode()
-    if node.col_offset:  # columns count bytes
-        text[0] = text[0].encode()[node.col_offset :].decode()
-    return "\n".join(text)
+def _first_line(node: ast.stmt) -> int:
+    return min([node.lineno, *(line.lineno for line in getattr(node, "decorator_list", []))])
+
+
+class _Lines:
+    """A cell's text, from which statements are cut: a parser counts columns in bytes."""
+
+    def __init__(self, text: str):
+        self.text = text.encode()
+        self.starts = [0, *(newline.end() for newline in re.finditer(b"\n", self.text))]
+
+    def of(self, node: ast.stmt) -> str:
+        """The statement's lines with their comments, without what stands beside it before or behind a semicolon."""
+        end = self.starts[node.end_lineno - 1] + node.end_col_offset
+        if not _SEMICOLON.match(self.text, end):
+            end = self.text.find(b"\n", end)
+        end = len(self.text) if end < 0 else end
+        return self.text[self.starts[_first_line(node) - 1] + node.col_offset : end].decode()
 
 
 _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
