@@ -25,8 +25,9 @@ pytest.importorskip("nbgrader")
 
 from autograder.course import make_course, open_gradebook
 from autograder.grading import run
+from autograder.grading.executors import Job, work
 from autograder.grading.grade import Graded, Task
-from autograder.grading.journal import Journal, key_of
+from autograder.grading.journal import Journal, key_of, version
 from autograder.grading.rounds import Progress, Rounds
 from autograder.grading.run import grade
 from autograder.grading.sandbox import LEVELS, level
@@ -523,6 +524,52 @@ def test_a_dry_run_writes_nothing(tmp_path, course, capsys):
     shutil.copytree(course / "submitted" / "ann", tmp_path / "in" / "ann")
     assert grade(tmp_path / "in", dry_run=True) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["in"] and "02_mask" in capsys.readouterr().out
+
+
+def test_no_student_can_take_the_place_of_the_grades(tmp_path):
+    (tmp_path / "in").mkdir()
+    for name in ("grades.csv_02_mask.ipynb", "grades.json_02_mask.ipynb", "pages_02_mask.ipynb"):
+        (tmp_path / "in" / name).write_bytes(classes.one(0, "02_mask", "x"))
+    assert grade(tmp_path / "in", accepted=LEVEL) == 0
+    assert {who for who, _ in rows(tmp_path / "in")} == {"grades.csv", "grades.json", "pages"}
+
+
+def test_a_call_that_took_too_long_is_noticed(monkeypatch):
+    monkeypatch.setattr("autograder.grading.remote.SECONDS", 5)
+    loops = {"chunk_attention_mask": "def chunk_attention_mask(*args):\n    while True:\n        pass\n"}
+    for answers, cut_short in (({}, False), (loops, True)):
+        content = json.dumps(classes.notebook("02_mask", answers)).encode()
+        job = Job(content, "02_mask", {"chunk_attention_mask__values": 2}, 5, LEVEL, version())
+        came, noticed = work(job)
+        assert noticed == cut_short and came.score == (0 if cut_short else 2)
+
+
+def running(pids):
+    """Those that have not ended; one that has ended and nobody has asked about is a zombie."""
+    return [
+        pid
+        for pid in pids
+        if Path(f"/proc/{pid}/stat").exists() and ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    ]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="/proc tells which processes are workers")
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_no_worker_outlives_the_grader(copy, sent):
+    before = results(copy)
+    process = start(copy, "--again", start_new_session=True)
+    while not (workers := workers_of(process)):
+        time.sleep(0.02)
+    time.sleep(0.5)
+    process.send_signal(sent) if sent == signal.SIGKILL else os.killpg(process.pid, sent)
+    done = finished(process)
+    until = time.monotonic() + 60
+    while running(workers) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not running(workers)
+    if sent == signal.SIGINT:
+        assert_refused(done, "the same command goes on")
+    assert results(copy) == before
 
 
 # ---- progress

@@ -43,8 +43,8 @@ def grade(
     again       grade all anew; else only what has changed since the last run, or was not finished by it
 
     In a course made by `python -m autograder course`, grades go into its gradebook.db and autograded/. In reports/
-    stand grades.json, grades.csv and a page for each submission; rows of students and assignments that were not asked
-    for stay. What could not be graded gets no grade, and keeps an older one.
+    stand grades.json, grades.csv and pages/STUDENT/ASSIGNMENT.html; rows of students and assignments that were not
+    asked for stay. What could not be graded gets no grade, and keeps an older one.
     """
     lessons = read_lessons(ROOT)
     unknown = set(assignments) - {lesson.stem for lesson in lessons}
@@ -165,7 +165,9 @@ class Reports:
             write_atomically(self.json_file, report.as_json(every))
             write_atomically(self.folder / "grades.csv", report.as_csv(every))
             for row in rows:
-                write_atomically(self.folder / row.student / f"{row.graded.assignment}.html", report.as_html(row))
+                write_atomically(
+                    self.folder / "pages" / row.student / f"{row.graded.assignment}.html", report.as_html(row)
+                )
         except OSError as error:
             raise _cannot_write(error, self.folder) from None
 

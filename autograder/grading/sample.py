@@ -31,7 +31,7 @@ def main() -> int:
         file.write_bytes(content)
     print()
     code = grade(folder, jobs=2, accepted=LEVELS[-1] if level() == LEVELS[-1] else LEVELS[0])
-    page = folder / "reports" / "dora-one-mistake" / f"{STEM}.html"
+    page = folder / "reports" / "pages" / "dora-one-mistake" / f"{STEM}.html"
     print(f"\nA feedback page: {page}\nThe gradebook, and what was handed in: {folder}")
     return code
 
