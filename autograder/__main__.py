@@ -1,7 +1,8 @@
-"""The command line for authors and instructors: `python -m autograder build|new|course|grade|level`."""
+"""The command line for authors and instructors: `python -m autograder build|new|course|grade|gradescope|level`."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="From solutions/ to notebooks, and to an nbgrader course.",
         example=f"{PROG} build --check",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="build|new|course|grade|level")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="build|new|course|grade|gradescope|level")
     build = commands.add_parser(
         "build",
         prog=f"{PROG} build",
@@ -45,10 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog=f"{PROG} course",
         description="Make an nbgrader course, or bring its source/ up to date.",
         help="an nbgrader course with hidden checks",
-        example=f"{PROG} course ../spring-course",
+        example=f"{PROG} course ../spring-course --notebooks 02,03,05 --points 02=10,03=5",
     )
     course.add_argument("directory", type=Path, metavar="DIR", help="a new or empty directory, or a course made before")
     course.add_argument("--seed", type=not_negative, help="chooses the hidden inputs; without it a secret one is drawn")
+    course.add_argument("--notebooks", type=_words, metavar="NN,NN", help="only these (default: all, or as before)")
+    course.add_argument("--points", type=_points, metavar="NN=P,NN=P", help="what notebooks are worth in this course")
     grade = commands.add_parser(
         "grade",
         prog=f"{PROG} grade",
@@ -61,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     grade.add_argument("where", type=Path, metavar="DIR", help="a course, a folder of submissions, or a zip")
     grade.add_argument("-j", dest="jobs", type=positive, default=1, metavar="N", help="processes at once (default 1)")
     grade.add_argument(
-        "--accept-isolation", default="bubblewrap", choices=("bubblewrap", "process"), metavar="LEVEL",
-        help="the least isolation to grade at: bubblewrap (default) or process, for code that you trust",
+        "--accept-isolation", default="bubblewrap", choices=("namespaces", "bubblewrap", "process"), metavar="LEVEL",
+        help="the least isolation to grade at: bubblewrap (default), namespaces, or process, for code that you trust",
     )  # fmt: skip
     grade.add_argument("--student", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
     grade.add_argument("--assignment", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
@@ -74,10 +77,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     grade.add_argument("--again", action="store_true", help="grade anew what has not changed, too")
     grade.add_argument("--dry-run", action="store_true", help="only list what would be graded")
+    gradescope = commands.add_parser(
+        "gradescope",
+        prog=f"{PROG} gradescope",
+        description="Write the autograder of one notebook as a zip for Gradescope. Keep the zip to yourself: it holds "
+        "the seed of the inputs that learners do not see.",
+        help="an autograder zip for Gradescope",
+        example=f"{PROG} gradescope mask.zip --assignment 02_mask",
+    )
+    gradescope.add_argument("out", type=Path, metavar="OUT.zip", help="the file to write")
+    gradescope.add_argument("--assignment", required=True, metavar="NAME", help="the notebook, such as 02_mask")
+    gradescope.add_argument("--seed", type=not_negative, help="chooses the hidden inputs; without it one is drawn")
     commands.add_parser(
         "level",
         prog=f"{PROG} level",
-        description="Print how well this machine can isolate the code of strangers: bubblewrap, or process.",
+        description="Print how well this machine can isolate the code of strangers: namespaces, bubblewrap, "
+        "or process.",
         help="how well answers can be isolated here",
         example=f"{PROG} level",
     )
@@ -108,6 +123,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             print(level())
             return 0
+        if options.command == "gradescope":
+            from autograder.grading.gradescope import make_zip
+
+            return make_zip(options.out, options.assignment, options.seed)
         if options.command == "grade":
             from autograder.grading.run import grade
 
@@ -118,9 +137,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             )  # fmt: skip
         from autograder.course import make_course
 
-        return make_course(options.directory, options.seed)
+        return make_course(options.directory, options.seed, notebooks=options.notebooks, points=options.points)
 
     return run_command(f"{PROG} {options.command}", run, [])
+
+
+def _words(text: str) -> list[str]:
+    """ "02,03" -> ["02", "03"]."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _points(text: str) -> dict[str, float]:
+    """ "02=10,03=5" -> {"02": 10, "03": 5}."""
+    try:
+        found = {number.strip(): float(total) for number, _, total in (word.partition("=") for word in _words(text))}
+    except ValueError:
+        found = {}
+    if not found or not all(0 < total < 1e6 for total in found.values()):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} does not say what notebooks are worth, as 02=10,03=5 does")
+    return found
 
 
 if __name__ == "__main__":

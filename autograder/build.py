@@ -99,8 +99,11 @@ def dump(content: object) -> str:
     return json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def write_atomically(file: Path, text: str) -> bool:
-    """Put `text` (UTF-8, \\n) into `file` all at once; False, and nothing touched, if it is there already."""
+def write_atomically(file: Path, text: str, mode: int = 0o644) -> bool:
+    """Put `text` (UTF-8, \\n) into `file` all at once; False, and nothing touched, if it is there already.
+
+    mode   of a new file, from its first moment on; one that is there keeps its own
+    """
     if _content(file) == text.encode():
         return False
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +111,7 @@ def write_atomically(file: Path, text: str) -> bool:
     try:
         with os.fdopen(handle, "wb") as temporary:
             temporary.write(text.encode())
-        os.chmod(name, file.stat().st_mode & 0o777 if file.exists() else 0o644)
+        os.chmod(name, file.stat().st_mode & 0o777 if file.exists() else mode)
         os.replace(name, file)
     except BaseException:
         os.unlink(name)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from autograder.answers import InProcess
-from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Returned, Verdict, WrongAnswer
+from autograder.exercise import Apart, Call, Exercise, Group, Outcome, Raised, Returned, Verdict, WrongAnswer
 from autograder.plain import ARRAY, array_of, fits, is_plain
 
 MOST_REPLAYED = 200  # first calls of a conversation that, with its last, decide which known mistake it was
@@ -41,7 +41,7 @@ def replays(exercise: Exercise, group: Group, calls: Sequence[Call]) -> Iterator
 class Runs(Protocol):
     """An answer, wherever it runs: in this process (answers.InProcess) or in a sandbox."""
 
-    def run(self, calls: Sequence[Call], *, apart: bool = False) -> list[Outcome]: ...
+    def run(self, calls: Sequence[Call], *, apart: Apart = None) -> list[Outcome]: ...
 
 
 def verdict_on(exercise: Exercise, group: Group, answer: Runs, seed: int) -> Verdict:

@@ -8,6 +8,7 @@ import os
 import re
 
 from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
+from nbgrader.plugins import CsvExportPlugin
 from nbgrader.preprocessors import (
     CheckCellMetadata,
     ClearOutput,
@@ -23,7 +24,34 @@ c = get_config()  # noqa: F821  (nbgrader defines it when it reads this file)
 
 c.CourseDirectory.course_id = "chunked-prefill"
 
-# While nbgrader runs notebooks, widgets are inert and no progress is written.
+# `nbgrader autograde`, and formgrader's button, grade with this course's engine: answers run in a sandbox. Without the
+# next line nbgrader runs learners' notebooks under your account: they can read the hidden tests and change grades.
+c.Autograde.exporter_class = "autograder.grading.nbgrader_autograde.SandboxedGrading"
+# Processes at once:
+c.SandboxedGrading.jobs = 1
+# Where the engine refuses because this machine cannot isolate answers, and you trust those who wrote them:
+# c.SandboxedGrading.accept_isolation = "process"
+
+# Feedback pages are made anew each time: without a timestamp nbgrader takes an old page for that of a new submission.
+c.GenerateFeedback.force = True
+
+# A gradebook that nbgrader makes anew, and what it exports, hold the grades of all: for their owner alone.
+os.close(os.open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "gradebook.db"), os.O_CREAT, 0o600))
+
+
+class ClosedExport(CsvExportPlugin):
+    """nbgrader's table of grades, in a file for its owner alone."""
+
+    def export(self, gradebook):
+        self.to = self.to or "grades.csv"
+        os.close(os.open(self.to, os.O_CREAT, 0o600))
+        os.chmod(self.to, 0o600)
+        super().export(gradebook)
+
+
+c.ExportApp.plugin_class = ClosedExport
+
+# While nbgrader runs notebooks itself, widgets are inert and no progress is written.
 os.environ.setdefault("COURSE_GRADING", "1")
 
 # Time, in seconds. A check takes under 5 on two cores; the first cell that imports torch may take 20 on a cold disk.

@@ -50,11 +50,15 @@ class Notebook:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is run for an exercise. `cell` is None if nothing, or only stubs, define it."""
+    """What is run for an exercise. `cell` is None if nothing, or only stubs, define it.
+
+    places   of each line of `source`: the number of its cell, and its line there
+    """
 
     source: str = ""
     cell: int | None = None
     notes: tuple[str, ...] = field(default=())
+    places: tuple[tuple[int, int], ...] = ()
 
 
 def read_notebook(file: Path | bytes) -> Notebook:
@@ -164,7 +168,8 @@ def answer_to(name: str, notebook: Notebook) -> Answer:
     if not written:
         if broken:  # the learner needs to see which line is no Python
             cell, text = broken[-1]
-            return Answer(text, cell.number)
+            places = tuple((cell.number, line) for line in range(1, text.count("\n") + 2))
+            return Answer(text, cell.number, places=places)
         return Answer()
     check = min((cell.number for cell in notebook.cells if _checks(name, cell)), default=0)
     above = [part for part in written if part.cell.number < check]
@@ -174,7 +179,22 @@ def answer_to(name: str, notebook: Notebook) -> Answer:
         notes.append(f"{name} stands below its check; it was taken from cell {chosen.cell.number}.")
     elif len(written) > 1:
         notes.append(f"{name} is defined {len(written)} times; the one in cell {chosen.cell.number} was taken.")
-    return Answer(_with_needs(name, chosen, parts), chosen.cell.number, tuple(notes))
+    if broken:
+        others = ", ".join(str(cell.number) for cell, _ in broken)
+        notes.append(f"{name} is also in cell {others}, which is no Python; the one in {chosen.cell.number} was taken.")
+    needed = _with_needs(name, chosen, parts)
+    texts = [_source(part) for part in needed]
+    places = [(p.cell.number, _first_line(p.node) + i) for p, t in zip(needed, texts) for i in range(t.count("\n") + 1)]
+    return Answer("\n".join(texts) + "\n", chosen.cell.number, tuple(notes), tuple(places))
+
+
+def definitions(cell: Cell) -> dict[str, str]:
+    """What a cell binds at its top level: "written", "stub", or "broken" for each name, if the cell is no Python."""
+    text, tree = _python(cell.source)
+    if tree is None:
+        found = re.findall(r"^(?:async )?(?:def|class) (\w+)|^(\w+) *=", text, re.MULTILINE)
+        return {defined or assigned: "broken" for defined, assigned in found}
+    return {name: "stub" if _is_stub(node) else "written" for node in tree.body for name in _bound(node)}
 
 
 def _checks(name: str, cell: Cell) -> bool:
@@ -183,7 +203,7 @@ def _checks(name: str, cell: Cell) -> bool:
 
 def _python(source: str) -> tuple[str, ast.Module | None]:
     """A cell's text and its tree, IPython's own lines made Python as IPython does it. None: it is no Python."""
-    text = re.sub(r"\A\s*%%(time|timeit|capture|prun)\b.*", "", source)
+    text = re.sub(r"\A(\s*)%%(time|timeit|capture|prun)\b.*", r"\1", source)
     for transform in (str, _transformed):
         try:
             text = transform(text)
@@ -244,7 +264,7 @@ def _is_stub(node: ast.stmt) -> bool:
     return not only and isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
 
 
-def _with_needs(name: str, answer: _Part, parts: list[_Part]) -> str:
+def _with_needs(name: str, answer: _Part, parts: list[_Part]) -> list[_Part]:
     """The answer's statement, and those that bind what it uses, in the order of the notebook."""
     chosen = [answer, *(part for part in parts if "*" in _bound(part.node))]  # a star binds what cannot be known
     wanted, known = _used(answer.node), {name}
@@ -255,20 +275,26 @@ def _with_needs(name: str, answer: _Part, parts: list[_Part]) -> str:
             if needed in _bound(part.node) and part not in chosen and _may_run(part.node) and not _is_stub(part.node):
                 chosen.append(part)
                 wanted |= _used(part.node)
-    return "\n".join(map(_source, sorted(chosen, key=parts.index))) + "\n"
+    return sorted(chosen, key=parts.index)
 
 
 def _source(part: _Part) -> str:
-    begin = min([part.node.lineno, *(line.lineno for line in getattr(part.node, "decorator_list", []))])
-    lines = part.text.split("\n")[begin - 1 : part.node.end_lineno]
+    lines = part.text.split("\n")[_first_line(part.node) - 1 : part.node.end_lineno]
     if part.node.col_offset:  # behind a semicolon
         return ast.unparse(part.node)
     return "\n".join(lines) if len(lines) > 1 else lines[0][: part.node.end_col_offset or None]
 
 
+def _first_line(node: ast.stmt) -> int:
+    return min([node.lineno, *(line.lineno for line in getattr(node, "decorator_list", []))])
+
+
 def _used(node: ast.stmt) -> set[str]:
     """The names that a statement takes from outside of it."""
-    table = symtable.symtable(ast.unparse(node), "<statement>", "exec")
+    try:
+        table = symtable.symtable(ast.unparse(node), "<statement>", "exec")
+    except SyntaxError:  # such as a global line below the name's first use: the worker says so
+        return set()
     return free_names(table) - set(dir(builtins))
 
 

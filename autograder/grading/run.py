@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from autograder.build import ROOT, write_atomically
-from autograder.course import MARK
+from autograder.course import MARK, with_points, worth_of
 from autograder.grading import report
 from autograder.grading.executors import Cluster, Local
 from autograder.grading.gradebook import write_back
@@ -47,6 +47,9 @@ def grade(
     asked for stay. What could not be graded gets no grade, and keeps an older one.
     """
     lessons = read_lessons(ROOT)
+    if (where / MARK).is_file():  # only what the course has, with its points
+        worth = worth_of(where)
+        lessons = [with_points(lesson, worth[lesson.stem]) for lesson in lessons if lesson.stem in worth]
     unknown = set(assignments) - {lesson.stem for lesson in lessons}
     if unknown:
         names = ", ".join(lesson.stem for lesson in lessons)
@@ -162,12 +165,11 @@ class Reports:
         every = sorted([*rows, *kept], key=lambda row: (row.student, row.graded.assignment))
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
-            write_atomically(self.json_file, report.as_json(every))
-            write_atomically(self.folder / "grades.csv", report.as_csv(every))
+            write_atomically(self.json_file, report.as_json(every), mode=0o600)
+            write_atomically(self.folder / "grades.csv", report.as_csv(every), mode=0o600)
             for row in rows:
-                write_atomically(
-                    self.folder / "pages" / row.student / f"{row.graded.assignment}.html", report.as_html(row)
-                )
+                page = self.folder / "pages" / row.student / f"{row.graded.assignment}.html"
+                write_atomically(page, report.as_html(row), mode=0o600)
         except OSError as error:
             raise _cannot_write(error, self.folder) from None
 
