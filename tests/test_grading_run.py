@@ -464,14 +464,14 @@ def test_where_nothing_may_be_written_the_older_grades_stay_whole(copy, monkeypa
     before = results(copy)
     classes.write(copy, "bob", "02_mask", classes.one(0, "02_mask", "bob"), when=2000)
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device", "grades.json")
 
     def full_journal(handle, data, write=os.write):
         name = os.readlink(f"/proc/self/fd/{handle}") if Path("/proc/self/fd").is_dir() else "journal"
         return full() if name.endswith("journal") else write(handle, data)
 
-    places = {"journal.os.write": full_journal, "run.write_atomically": full, "gradebook.write_atomically": full}
+    places = {"journal.os.write": full_journal, "run.write_atomically": full, "autograded.write_atomically": full}
     for name, fails in places.items():
         with monkeypatch.context() as patched:
             patched.setattr(f"autograder.grading.{name}", fails)
@@ -479,7 +479,7 @@ def test_where_nothing_may_be_written_the_older_grades_stay_whole(copy, monkeypa
                 grade(copy, accepted=LEVEL, again=True)
         found = results(copy)
         assert found.keys() == before.keys()
-        if name != "gradebook.write_atomically":  # when autograded/ comes, all else is written
+        if name != "autograded.write_atomically":  # when autograded/ comes, all else is written
             assert found == before, name
     assert grade(copy, accepted=LEVEL) == 0
     assert rows(copy)["bob", "02_mask"]["score"] == rows(copy)["bob", "02_mask"]["max_score"]
@@ -658,7 +658,10 @@ def test_a_worker_that_is_lost_on_a_cluster_costs_nobody_a_grade(tmp_path, clust
 def test_workers_without_the_course_are_refused_in_one_line(copy, tmp_path):
     distributed = pytest.importorskip("distributed")
     packages = str(Path(distributed.__file__).parents[1])
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"PYTHONPATH": packages}
+    (tmp_path / "autograder").mkdir()  # before one that may be installed
+    (tmp_path / "autograder" / "__init__.py").write_text("raise ModuleNotFoundError('there is no autograder')")
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    env |= {"PYTHONPATH": os.pathsep.join([str(tmp_path), packages])}
     with distributed.LocalCluster(n_workers=0, processes=False, protocol="tcp", dashboard_address=None) as made:
         line = [sys.executable, "-m", "distributed.cli.dask_worker", made.scheduler_address, "--no-dashboard"]
         worker = subprocess.Popen(
