@@ -25,8 +25,9 @@ pytest.importorskip("nbgrader")
 
 from autograder.course import make_course, open_gradebook
 from autograder.grading import run
+from autograder.grading.executors import Job, work
 from autograder.grading.grade import Graded, Task
-from autograder.grading.journal import Journal, key_of
+from autograder.grading.journal import Journal, key_of, version
 from autograder.grading.rounds import Progress, Rounds
 from autograder.grading.run import grade
 from autograder.grading.sandbox import LEVELS, level
@@ -463,14 +464,14 @@ def test_where_nothing_may_be_written_the_older_grades_stay_whole(copy, monkeypa
     before = results(copy)
     classes.write(copy, "bob", "02_mask", classes.one(0, "02_mask", "bob"), when=2000)
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device", "grades.json")
 
     def full_journal(handle, data, write=os.write):
         name = os.readlink(f"/proc/self/fd/{handle}") if Path("/proc/self/fd").is_dir() else "journal"
         return full() if name.endswith("journal") else write(handle, data)
 
-    places = {"journal.os.write": full_journal, "run.write_atomically": full, "gradebook.write_atomically": full}
+    places = {"journal.os.write": full_journal, "run.write_atomically": full, "autograded.write_atomically": full}
     for name, fails in places.items():
         with monkeypatch.context() as patched:
             patched.setattr(f"autograder.grading.{name}", fails)
@@ -478,15 +479,15 @@ def test_where_nothing_may_be_written_the_older_grades_stay_whole(copy, monkeypa
                 grade(copy, accepted=LEVEL, again=True)
         found = results(copy)
         assert found.keys() == before.keys()
-        if name != "gradebook.write_atomically":  # when autograded/ comes, all else is written
+        if name != "autograded.write_atomically":  # when autograded/ comes, all else is written
             assert found == before, name
     assert grade(copy, accepted=LEVEL) == 0
     assert rows(copy)["bob", "02_mask"]["score"] == rows(copy)["bob", "02_mask"]["max_score"]
 
 
-@pytest.mark.parametrize("room", [4, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("room", [4, pytest.param(40, marks=pytest.mark.slow)])
 def test_on_a_disk_that_is_full_one_line_says_so(copy, tmp_path, room):
-    """room   kB beside what was handed in: for no journal, or for all but the gradebook"""
+    """room   kB beside what was handed in: for no journal, or for the journal and some reports"""
     small = tmp_path / "small"
     small.mkdir()
     files = [path for path in (copy / "submitted").rglob("*") if path.is_file()]
@@ -496,7 +497,7 @@ def test_on_a_disk_that_is_full_one_line_says_so(copy, tmp_path, room):
     if not shutil.which("unshare") or subprocess.run([*line, mount], capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
     words = " ".join(f"'{word}'" for word in command(small))
-    script = f"{mount} && cp -r {copy}/submitted {small} && cp {copy}/course_seed.json {small} && exec {words}"
+    script = f"{mount} && cp -r {copy}/submitted {small} && exec {words}"
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([*line, script], cwd=ROOT, env=env, text=True, capture_output=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
@@ -523,6 +524,52 @@ def test_a_dry_run_writes_nothing(tmp_path, course, capsys):
     shutil.copytree(course / "submitted" / "ann", tmp_path / "in" / "ann")
     assert grade(tmp_path / "in", dry_run=True) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["in"] and "02_mask" in capsys.readouterr().out
+
+
+def test_no_student_can_take_the_place_of_the_grades(tmp_path):
+    (tmp_path / "in").mkdir()
+    for name in ("grades.csv_02_mask.ipynb", "grades.json_02_mask.ipynb", "pages_02_mask.ipynb"):
+        (tmp_path / "in" / name).write_bytes(classes.one(0, "02_mask", "x"))
+    assert grade(tmp_path / "in", accepted=LEVEL) == 0
+    assert {who for who, _ in rows(tmp_path / "in")} == {"grades.csv", "grades.json", "pages"}
+
+
+def test_a_call_that_took_too_long_is_noticed(monkeypatch):
+    monkeypatch.setattr("autograder.grading.remote.SECONDS", 5)
+    loops = {"chunk_attention_mask": "def chunk_attention_mask(*args):\n    while True:\n        pass\n"}
+    for answers, cut_short in (({}, False), (loops, True)):
+        content = json.dumps(classes.notebook("02_mask", answers)).encode()
+        job = Job(content, "02_mask", {"chunk_attention_mask__values": 2}, 5, LEVEL, version())
+        came, noticed = work(job)
+        assert noticed == cut_short and came.score == (0 if cut_short else 2)
+
+
+def running(pids):
+    """Those that have not ended; one that has ended and nobody has asked about is a zombie."""
+    return [
+        pid
+        for pid in pids
+        if Path(f"/proc/{pid}/stat").exists() and ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    ]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="/proc tells which processes are workers")
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_no_worker_outlives_the_grader(copy, sent):
+    before = results(copy)
+    process = start(copy, "--again", start_new_session=True)
+    while not (workers := workers_of(process)):
+        time.sleep(0.02)
+    time.sleep(0.5)
+    process.send_signal(sent) if sent == signal.SIGKILL else os.killpg(process.pid, sent)
+    done = finished(process)
+    until = time.monotonic() + 60
+    while running(workers) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not running(workers)
+    if sent == signal.SIGINT:
+        assert_refused(done, "the same command goes on")
+    assert results(copy) == before
 
 
 # ---- progress
@@ -611,7 +658,10 @@ def test_a_worker_that_is_lost_on_a_cluster_costs_nobody_a_grade(tmp_path, clust
 def test_workers_without_the_course_are_refused_in_one_line(copy, tmp_path):
     distributed = pytest.importorskip("distributed")
     packages = str(Path(distributed.__file__).parents[1])
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"PYTHONPATH": packages}
+    (tmp_path / "autograder").mkdir()  # before one that may be installed
+    (tmp_path / "autograder" / "__init__.py").write_text("raise ModuleNotFoundError('there is no autograder')")
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    env |= {"PYTHONPATH": os.pathsep.join([str(tmp_path), packages])}
     with distributed.LocalCluster(n_workers=0, processes=False, protocol="tcp", dashboard_address=None) as made:
         line = [sys.executable, "-m", "distributed.cli.dask_worker", made.scheduler_address, "--no-dashboard"]
         worker = subprocess.Popen(

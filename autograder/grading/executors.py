@@ -8,12 +8,13 @@ keep all workers busy (`width`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import BrokenExecutor, CancelledError, Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -71,26 +72,39 @@ class Local:
         self.theirs = theirs  # kept for processes that are started later
 
     def submit(self, job: Job) -> Future:
-        try:
-            return self.pool.submit(work, job)
-        except BrokenExecutor:
-            self.close()
-            self._start()
-            return self.pool.submit(work, job)
+        with _deaf_to_ctrl_c():  # as a process is that is started now
+            try:
+                return self.pool.submit(work, job)
+            except BrokenExecutor:
+                self.close()
+                self._start()
+                return self.pool.submit(work, job)
 
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, (BrokenExecutor, CancelledError))
 
     def close(self) -> None:
-        """End all processes at once, whatever they are at."""
+        """End all processes at once, whatever they are doing."""
         self.leash.close()
         self.theirs.close()
         self.pool.shutdown(cancel_futures=True)
 
 
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Ctrl-C reaches all processes of a terminal; here it is the parent's affair, from a process's first moment."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _begin(leash: Any) -> None:
-    """In a new process: Ctrl-C is the parent's affair, and with the parent, or its end of the pipe, it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """In a new process: when the parent is gone, or has closed its end of the pipe, this process ends too."""
 
     def follow() -> None:
         leash.poll(None)
@@ -104,10 +118,12 @@ class Cluster:
 
     def __init__(self, address: str):
         try:
+            import dask
             import distributed
         except ImportError:
             raise UserError("--scheduler needs Dask, which is not installed: pip install -e .[distributed]") from None
         self.address = address
+        dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GB"})  # notebooks hold pictures
         try:
             asyncio.run(_knock(address))  # a Client that finds nobody there says so at length, and once more at the end
             self.client = distributed.Client(address, timeout=ANSWERS_IN, set_as_default=False)

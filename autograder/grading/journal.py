@@ -168,9 +168,11 @@ def _opened(file: Path) -> int:
             raise UserError(f"{file}, the grader's journal, is not to be trusted: {what}. Look at it and remove it.")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
         os.close(handle)
-        raise UserError(f"another grader is at work here ({file} is locked). Wait until it has ended.") from None
+        if isinstance(error, BlockingIOError):
+            raise UserError(f"another grader is at work here ({file} is locked). Wait until it has ended.") from None
+        raise UserError(f"cannot lock {file} ({error.strerror}). Put the course on a disk of this machine.") from None
     os.fchmod(handle, 0o600)
     return handle
 

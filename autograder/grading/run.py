@@ -43,8 +43,8 @@ def grade(
     again       grade all anew; else only what has changed since the last run, or was not finished by it
 
     In a course made by `python -m autograder course`, grades go into its gradebook.db and autograded/. In reports/
-    stand grades.json, grades.csv and a page for each submission; rows of students and assignments that were not asked
-    for stay. What could not be graded gets no grade, and keeps an older one.
+    stand grades.json, grades.csv and pages/STUDENT/ASSIGNMENT.html; rows of students and assignments that were not
+    asked for stay. What could not be graded gets no grade, and keeps an older one.
     """
     lessons = read_lessons(ROOT)
     if (where / MARK).is_file():  # only what the course has, with its points
@@ -168,7 +168,7 @@ class Reports:
             write_atomically(self.json_file, report.as_json(every), mode=0o600)
             write_atomically(self.folder / "grades.csv", report.as_csv(every), mode=0o600)
             for row in rows:
-                page = self.folder / row.student / f"{row.graded.assignment}.html"
+                page = self.folder / "pages" / row.student / f"{row.graded.assignment}.html"
                 write_atomically(page, report.as_html(row), mode=0o600)
         except OSError as error:
             raise _cannot_write(error, self.folder) from None

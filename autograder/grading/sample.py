@@ -40,7 +40,7 @@ def main() -> int:
     slow = " Grading takes half a minute, since one answer never returns." * isolated()
     print(f"Twelve students have handed in {STEM}.{slow}\n")
     code = grade(folder, jobs=2, accepted=level())
-    page = folder / "reports" / "dora-one-mistake" / f"{STEM}.html"
+    page = folder / "reports" / "pages" / "dora-one-mistake" / f"{STEM}.html"
     print(f"\nA feedback page: {page}\nThe gradebook, and what was handed in: {folder}")
     return code
 
