@@ -1,4 +1,4 @@
-"""The command line for authors and instructors: `python -m autograder build|new|course|grade|level`."""
+"""The command line for authors and instructors: `python -m autograder build|new|course|grade|gradescope|level`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="From solutions/ to notebooks, and to an nbgrader course.",
         example=f"{PROG} build --check",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="build|new|course|grade|level")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="build|new|course|grade|gradescope|level")
     build = commands.add_parser(
         "build",
         prog=f"{PROG} build",
@@ -56,24 +56,43 @@ def main(argv: Sequence[str] | None = None) -> int:
         "grade",
         prog=f"{PROG} grade",
         description="Grade submissions: a course, a folder of notebooks, or a zip of Moodle or Canvas. Answers run in "
-        "a sandbox. Grades go into the course's gradebook; grades.json, grades.csv and feedback/ stand beside them.",
+        "a sandbox. Grades go into the course's gradebook; grades.json, grades.csv and pages go into reports/. What "
+        "has not changed since it was graded is not graded again, and a run that was stopped goes on.",
         help="grade submissions",
         example=f"{PROG} grade ../spring-course -j 4",
     )
     grade.add_argument("where", type=Path, metavar="DIR", help="a course, a folder of submissions, or a zip")
     grade.add_argument("-j", dest="jobs", type=positive, default=1, metavar="N", help="processes at once (default 1)")
     grade.add_argument(
-        "--accept-isolation", default="bubblewrap", choices=("bubblewrap", "process"), metavar="LEVEL",
-        help="the least isolation to grade at: bubblewrap (default) or process, for code that you trust",
+        "--accept-isolation", default="bubblewrap", choices=("namespaces", "bubblewrap", "process"), metavar="LEVEL",
+        help="the least isolation to grade at: bubblewrap (default), namespaces, or process, for code that you trust",
     )  # fmt: skip
     grade.add_argument("--student", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
     grade.add_argument("--assignment", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
-    grade.add_argument("--json", type=Path, metavar="FILE", help="where to write the grades (default grades.json)")
+    grade.add_argument(
+        "--json", type=Path, metavar="FILE", help="where to write the grades (default reports/grades.json)"
+    )
+    grade.add_argument(
+        "--scheduler", default="", metavar="ADDRESS", help="a Dask scheduler whose workers grade, as tcp://HOST:8786"
+    )
+    grade.add_argument("--again", action="store_true", help="grade anew what has not changed, too")
     grade.add_argument("--dry-run", action="store_true", help="only list what would be graded")
+    gradescope = commands.add_parser(
+        "gradescope",
+        prog=f"{PROG} gradescope",
+        description="Write the autograder of one notebook as a zip for Gradescope. Keep the zip to yourself: it holds "
+        "the seed of the inputs that learners do not see.",
+        help="an autograder zip for Gradescope",
+        example=f"{PROG} gradescope mask.zip --assignment 02_mask",
+    )
+    gradescope.add_argument("out", type=Path, metavar="OUT.zip", help="the file to write")
+    gradescope.add_argument("--assignment", required=True, metavar="NAME", help="the notebook, such as 02_mask")
+    gradescope.add_argument("--seed", type=not_negative, help="chooses the hidden inputs; without it one is drawn")
     commands.add_parser(
         "level",
         prog=f"{PROG} level",
-        description="Print how well this machine can isolate the code of strangers: bubblewrap, or process.",
+        description="Print how well this machine can isolate the code of strangers: namespaces, bubblewrap, "
+        "or process.",
         help="how well answers can be isolated here",
         example=f"{PROG} level",
     )
@@ -104,12 +123,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             print(level())
             return 0
+        if options.command == "gradescope":
+            from autograder.grading.gradescope import make_zip
+
+            return make_zip(options.out, options.assignment, options.seed)
         if options.command == "grade":
             from autograder.grading.run import grade
 
             return grade(
                 options.where, jobs=options.jobs, accepted=options.accept_isolation, students=options.student,
                 assignments=options.assignment, json_file=options.json, dry_run=options.dry_run,
+                scheduler=options.scheduler, again=options.again,
             )  # fmt: skip
         from autograder.course import make_course
 

@@ -14,7 +14,7 @@ from typing import Any
 from autograder.apart import fresh
 from autograder.drivers import ResultChanged, called
 from autograder.drivers.lines import line_of
-from autograder.exercise import Call, Callback, Outcome, Raised, Returned
+from autograder.exercise import Apart, Call, Callback, Outcome, Raised, Returned, separated
 from autograder.plain import Other, equal, plain, short
 
 MAX_PRINTED = 2_000  # characters kept of what an answer prints
@@ -33,17 +33,22 @@ class InProcess:
         self.answer, self.driver, self.callbacks = answer, driver, callbacks or {}
         self.returned: list[tuple[Any, Any]] = []  # the first result and the last one, each with what it was then
 
-    def run(self, calls: Sequence[Call], *, apart: bool = False) -> list[Outcome]:
+    def run(self, calls: Sequence[Call], *, apart: Apart = None) -> list[Outcome]:
         """The outcome of answer(*args), or driver(answer, *args), for each call, on copies of the arguments.
 
-        apart   each call meets an answer that remembers none of the others
+        apart   as Group.apart: which calls meet an answer that remembers nothing of the others
 
         Nothing that the answer prints or warns reaches the screen: the first characters are kept in the outcome.
         KeyboardInterrupt passes through.
         """
+        parts, outcomes = separated(calls, apart), [None] * len(calls)
+        answers = [self]
         if apart:
-            return [InProcess(fresh(self.answer), self.driver, self.callbacks)._one(call) for call in calls]
-        return [self._one(call) for call in calls]
+            answers = [InProcess(fresh(self.answer), self.driver, self.callbacks) for _ in parts]
+        for answer, places in zip(answers, parts):
+            for place in places:
+                outcomes[place] = answer._one(calls[place])
+        return outcomes
 
     def _one(self, call: Call) -> Outcome:
         asked: list[tuple] = []

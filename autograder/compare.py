@@ -135,7 +135,7 @@ def error_text(call: Call, outcome: Raised) -> str:
             "work on a copy, or make a new object."
         )
     if outcome.type in ("Ended", "Timeout", "Unreadable") and not outcome.line:  # a sandbox says so
-        return f"{call.label}: {outcome.message}."
+        return f"{call.label.rstrip(',')}: {outcome.message}."
     if outcome.type == "ResultChanged":
         return f"{call.label.rstrip(',')}: {outcome.message}. Return a new list or array each time, or a copy."
     text = f": {outcome.message}" if outcome.message else ""

@@ -6,14 +6,14 @@ verdict = group.judge(calls, outcomes)
 
 Groups are of three kinds:
   one way         cases, then judge
-  apart           the same, but each call meets an answer that remembers no other call (a whole pass and its chunks)
+  apart           the same, but some calls meet an answer that remembers no other calls (a whole pass and its chunks)
   conversations   the answer calls functions of the judge's (a Callback in the arguments), or `talk` puts calls to the
                   answer as it goes, each in the light of the outcomes before it (a policy in a simulation)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +65,7 @@ class Raised:
 
 
 Outcome = Returned | Raised
+Apart = Callable[[Call], Hashable] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Group:
     """Cases that earn their points together: no constant answer and no stub passes any group.
 
     form    what a driver's result must look like (plain.fits); ARRAY: anything that can be read as an array of numbers
-    apart   each call meets an answer that remembers none of the others
+    apart   calls for which it gives the same meet one answer; that answer remembers nothing of the other calls
     talk    in place of cases and judge: talk(seed, ask) puts calls to the answer with ask(call) -> outcome
     """
 
@@ -107,8 +108,26 @@ class Group:
     cases: Callable[[int], list[Call]] | None = None
     judge: Callable[[list[Call], list[Outcome]], Verdict] | None = None
     form: Any = ARRAY
-    apart: bool = False
+    apart: Apart = None
     talk: Callable[[int, Callable[[Call], Outcome]], Verdict] | None = None
+
+
+def one_by_one(call: Call) -> Hashable:
+    """For Group.apart: each call meets an answer that remembers none of the others."""
+    return object()
+
+
+def whole_or_chunk(call: Call) -> Hashable:
+    """For Group.apart: the calls with facts["whole"], whole passes, meet one answer, and all others another."""
+    return call.facts["whole"]
+
+
+def separated(calls: Sequence[Call], apart: Apart) -> list[list[int]]:
+    """The places of the calls that meet the same answer, for each answer in turn."""
+    places: dict[Hashable, list[int]] = {}
+    for place, call in enumerate(calls):
+        places.setdefault(apart(call) if apart else None, []).append(place)
+    return list(places.values())
 
 
 @dataclass(frozen=True, slots=True)

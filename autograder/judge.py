@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from autograder.answers import InProcess
-from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Returned, Verdict, WrongAnswer
+from autograder.exercise import Apart, Call, Exercise, Group, Outcome, Raised, Returned, Verdict, WrongAnswer
 from autograder.plain import ARRAY, array_of, fits, is_plain
 
 MOST_REPLAYED = 200  # first calls of a conversation that, with its last, decide which known mistake it was
@@ -17,10 +17,31 @@ MOST_NAMED = 3  # known mistakes that do the same; if more do, what they did tel
 UNREADABLE = Raised("Unreadable", "what came back could not be read")
 
 
+class Replay:
+    """What a known mistake does with a group's calls. Each is made when it is asked for first, in their order."""
+
+    def __init__(self, exercise: Exercise, group: Group, wrong: WrongAnswer, calls: Sequence[Call]):
+        self.group, self.wrong, self.calls = group, wrong, calls
+        self.answer = InProcess(exercise.compile(wrong.source), exercise.driver, exercise.callbacks)
+        self.outcomes: list[Outcome | None] = []
+
+    def outcome(self, index: int) -> Outcome | None:
+        """Of the call with this index; None if what came back is not as it must be."""
+        while len(self.outcomes) <= index:
+            (came,) = self.answer.run([self.calls[len(self.outcomes)]], apart=self.group.apart)
+            self.outcomes.append(read(came, self.group.form))
+        return self.outcomes[index]
+
+
+def replays(exercise: Exercise, group: Group, calls: Sequence[Call]) -> Iterator[Replay]:
+    """A Replay of each known mistake."""
+    return (Replay(exercise, group, wrong, calls) for wrong in exercise.wrong_answers)
+
+
 class Runs(Protocol):
     """An answer, wherever it runs: in this process (answers.InProcess) or in a sandbox."""
 
-    def run(self, calls: Sequence[Call], *, apart: bool = False) -> list[Outcome]: ...
+    def run(self, calls: Sequence[Call], *, apart: Apart = None) -> list[Outcome]: ...
 
 
 def verdict_on(exercise: Exercise, group: Group, answer: Runs, seed: int) -> Verdict:
@@ -37,15 +58,28 @@ def reexported(name: str) -> Verdict:
     return Verdict(False, what=what, which="Write the rule yourself: the docstring says what it must do.")
 
 
-def judge(exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Sequence[Outcome]) -> Verdict:
+def judge(
+    exercise: Exercise,
+    group: Group,
+    calls: Sequence[Call],
+    outcomes: Sequence[Outcome],
+    known: Iterable[Replay] | None = None,
+) -> Verdict:
     """The group's own verdict; a failed one gets the names and words of the known mistakes that do the same.
+
+    known   `replays` of these calls, kept by a caller who judges many answers
 
     Nothing about the outcomes is believed: what is not as a judge expects it is an answer that could not be read.
     """
     found = [read(outcome, group.form) for outcome in outcomes]
     if len(found) != len(calls) or None in found:
         return Verdict(False, what="What came back from your answer could not be read.", where=exercise.reread)
-    return unwritten(exercise, found) or named(exercise, group, calls, found, group.judge(list(calls), found))
+    return unwritten(exercise, found) or named(
+        exercise,
+        found,
+        group.judge(list(calls), found),
+        replays(exercise, group, calls) if known is None else known,
+    )
 
 
 def converse(exercise: Exercise, group: Group, answer: Runs, seed: int) -> Verdict:
@@ -63,7 +97,7 @@ def converse(exercise: Exercise, group: Group, answer: Runs, seed: int) -> Verdi
         return stub
     if len(calls) > MOST_REPLAYED:
         calls, outcomes = [*calls[:MOST_REPLAYED], calls[-1]], [*outcomes[:MOST_REPLAYED], outcomes[-1]]
-    return named(exercise, group, calls, outcomes, verdict)
+    return named(exercise, outcomes, verdict, replays(exercise, group, calls))
 
 
 def unwritten(exercise: Exercise, outcomes: Sequence[Outcome]) -> Verdict | None:
@@ -74,11 +108,9 @@ def unwritten(exercise: Exercise, outcomes: Sequence[Outcome]) -> Verdict | None
     return None
 
 
-def named(
-    exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Sequence[Outcome], verdict: Verdict
-) -> Verdict:
+def named(exercise: Exercise, outcomes: Sequence[Outcome], verdict: Verdict, known: Iterable[Replay]) -> Verdict:
     """The verdict, with the words of the known mistakes that do the same as `outcomes` in place of the general ones."""
-    wrong = [] if verdict.passed else replay(exercise, group, calls, outcomes)
+    wrong = [] if verdict.passed else alike(exercise, outcomes, known)
     if not wrong or len(wrong) > MOST_NAMED:
         return replace(verdict, where=verdict.where or ("" if verdict.passed else exercise.reread))
     which = wrong[0].message
@@ -97,14 +129,14 @@ def only_errors(outcomes: Sequence[Outcome]) -> bool:
     return all(isinstance(outcome, Raised) for outcome in outcomes)
 
 
-def replay(exercise: Exercise, group: Group, calls: Sequence[Call], outcomes: Sequence[Outcome]) -> list[WrongAnswer]:
+def alike(exercise: Exercise, outcomes: Sequence[Outcome], known: Iterable[Replay]) -> list[WrongAnswer]:
     """The known mistakes that do the same as `outcomes` in every call."""
     numbers = sum(x.size for o in outcomes if isinstance(o, Returned) for x in _arrays(o.value))
     found = []
-    for wrong in exercise.wrong_answers:
-        answer, unequal = InProcess(exercise.compile(wrong.source), exercise.driver, exercise.callbacks), 0
-        for call, outcome in zip(calls, outcomes, strict=True):
-            theirs = read(answer.run([call], apart=group.apart)[0], group.form)
+    for replay in known:
+        wrong, unequal = replay.wrong, 0
+        for index, outcome in enumerate(outcomes):
+            theirs = replay.outcome(index)
             if theirs is None or not exercise.same(outcome, theirs):
                 break  # not this mistake; most differ at the first call
             if wrong.alike and isinstance(outcome, Returned):

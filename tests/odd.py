@@ -192,3 +192,6 @@ BODIES = {
     "no nbformat": lambda: json.dumps({"cells": cells()}).encode(),
     "wild metadata": lambda: as_bytes([{**c, "metadata": {"nbgrader": {"grade_id": None}}} for c in cells()]),
 }  # fmt: skip
+
+MASK = {"chunk_attention_mask__values": 3, "chunk_attention_mask__kv": 2}
+OTHERS = {}

@@ -6,7 +6,7 @@ import pytest
 
 from autograder.answers import InProcess
 from autograder.apart import fresh
-from autograder.exercise import Call
+from autograder.exercise import Call, one_by_one
 
 REMEMBERS = """\
 # global list
@@ -123,7 +123,7 @@ def defined(source):
 def test_what_an_answer_remembers_is_not_there_in_another_call(where):
     calls = [Call((x,), "answer") for x in range(3)]
     together = [o.value for o in InProcess(defined(SOURCES[where])).run(calls)]
-    apart = [o.value for o in InProcess(defined(SOURCES[where])).run(calls, apart=True)]
+    apart = [o.value for o in InProcess(defined(SOURCES[where])).run(calls, apart=one_by_one)]
     assert len(set(together)) > 1 and len(set(apart)) == 1
 
 

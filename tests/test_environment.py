@@ -25,6 +25,7 @@ CLOSED_INDEX = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE":
 
 # ---- what is there
 
+
 @pytest.mark.parametrize(
     ("requirement", "holds"),
     [("numpy>=2.0,<3", True), ("numpy", True), ("numpy>=99", False), ("numpy<1.5", False), ("no-such-thing", False)],
@@ -46,7 +47,8 @@ def test_the_lists_of_pyproject_are_read_as_a_toml_reader_reads_them():
     here = Environment(ROOT)
     assert here.requirements([]) == core
     assert here.requirements(["lab"]) == core + extras["lab"]
-    assert here.requirements(["dev"]) == core + extras["dev"][1:] + extras["lab"] + extras["grade"] + extras["serve"]
+    of_dev = [line for extra in ("lab", "grade", "serve", "distributed") for line in extras[extra]]
+    assert here.requirements(["dev"]) == core + extras["dev"][1:] + of_dev
 
 
 # ---- setting up
@@ -460,8 +462,9 @@ def test_a_folder_that_cannot_be_written_is_said_in_one_line(copy, bare_python, 
 def test_ctrl_c_during_the_set_up_ends_it_in_one_line(copy, bare_python, clean_env, tmp_path):
     (tmp_path / "venv.py").write_text("import time; time.sleep(60)")
     env = clean_env | {"PYTHONPATH": str(tmp_path)}
-    child = subprocess.Popen([bare_python, copy / "course.py", "demo"], env=env, text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child = subprocess.Popen(
+        [bare_python, copy / "course.py", "demo"], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     while "virtual environment" not in child.stdout.readline():
         assert child.poll() is None
     time.sleep(0.5)  # the step is starting; a Ctrl-C before that ends it just as well

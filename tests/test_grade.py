@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import tempfile
 import zipfile
 
 import pytest
@@ -12,7 +13,7 @@ pytest.importorskip("nbgrader")
 
 from autograder.course import make_course, open_gradebook
 from autograder.exercises import EXERCISES
-from autograder.grading import report
+from autograder.grading import report, run, sample
 from autograder.grading.grade import Graded, Task
 from autograder.grading.report import Row
 from autograder.grading.run import grade
@@ -72,7 +73,8 @@ def contents(folder):
 
 
 def grades(folder):
-    return {(g["student"], t["name"]): t for g in json.loads((folder / "grades.json").read_text()) for t in g["tasks"]}
+    found = json.loads((folder / "reports" / "grades.json").read_text())
+    return {(g["student"], t["name"]): t for g in found for t in g["tasks"]}
 
 
 def test_right_wrong_and_unwritten_answers_get_what_they_are_worth(course):
@@ -83,7 +85,7 @@ def test_right_wrong_and_unwritten_answers_get_what_they_are_worth(course):
     assert "is not written yet" in found["bob", "ragged_mask__values"]["diagnosis"]
     assert found["bob", "attend__bits"]["score"] == 2
     assert all(t["score"] == 0 and "no JSON" in t["diagnosis"] for (who, _), t in found.items() if who == "cyd")
-    assert {g["isolation"] for g in json.loads((course / "grades.json").read_text())} == {LEVEL}
+    assert {g["isolation"] for g in json.loads((course / "reports" / "grades.json").read_text())} == {LEVEL}
 
 
 def test_the_gradebook_has_the_same_grades_and_the_words(course):
@@ -100,7 +102,7 @@ def test_grading_again_changes_nothing_and_keeps_a_grade_given_by_hand(course):
     with open_gradebook(course / "gradebook.db") as book:
         book.find_grade("ragged_mask__values", "02_mask", "02_mask", "bob").manual_score = 1
         book.db.commit()
-    kept = ("grades.json", "grades.csv", "feedback", "autograded")
+    kept = ("reports", "autograded")
     before = {
         name: contents(course / name) if (course / name).is_dir() else (course / name).read_text() for name in kept
     }
@@ -204,7 +206,64 @@ def test_a_table_of_grades_has_no_formula_in_it():
     assert line[0] == "'@ann" and line[-1].startswith("'=") and line[3:5] == ["0", "2"]
 
 
+def test_half_of_a_two_part_character_stops_no_report():
+    made = rows("wrong: \ud800 \U0001f600", "a\udfff")
+    for text in (report.as_json(made), report.as_csv(made), report.as_html(made[0]), report.table(made)):
+        assert "wrong: " in text.encode().decode()
+    assert "\U0001f600" in report.as_json(made)
+
+
 def test_the_grades_have_the_keys_that_others_read():
     (only,) = json.loads(report.as_json(rows("wrong")))
     assert {"student", "assignment", "score", "max_score", "isolation", "tasks"} <= set(only)
     assert {"name", "score", "max_score", "diagnosis"} <= set(only["tasks"][0])
+
+
+# The sample class
+
+
+EARNED = {
+    "ann-right": 13, "cem-nothing-yet": 0, "dora-one-mistake": 8, "eve-all-wrong": 0, "fay-half": 5,
+    "gus-plain-kernel": 11, "hal-syntax-error": 8, "ida-lost-metadata-and-checks": 13, "jon-half-a-file": 0,
+}  # fmt: skip
+HOSTILE = {"jack-ends-the-process": 0, "kim-reads-a-file": 0, "leo-never-returns": 10}
+HARMLESS = {"jill-misspells-her-function": 8, "ken-prints-and-returns-nothing": 8, "lea-forgot-an-import": 10}
+
+
+@pytest.fixture(params=[LEVEL, "process"])
+def at_level(request, monkeypatch):
+    """This machine as it is, and as it would be without isolation."""
+    if LEVEL == "process" and request.param_index:
+        pytest.skip("this machine has no other level")
+    for module in (sample, run):
+        monkeypatch.setattr(module, "level", lambda: request.param)
+    return request.param
+
+
+def test_the_sample_class_has_twelve_students_and_hostile_ones_only_where_they_are_harmless(at_level):
+    lesson = LESSONS["02_mask"]
+    students = sample.handed_in(lesson)
+    hostile = [text for text in students.values() if b"os._exit" in text or b"/etc/passwd" in text or b"while" in text]
+    assert len(students) == 12 and bool(hostile) == (at_level != "process")
+
+
+@pytest.mark.slow
+def test_the_sample_class_gets_the_grades_that_its_names_say(at_level, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert sample.main() == 0
+    said = capsys.readouterr().out
+    assert ("no hostile answers" in said) == (at_level == "process") and ": written" not in said
+    (file,) = tmp_path.rglob("grades.json")
+    made = json.loads(file.read_text("utf-8"))
+    earned = EARNED | (HARMLESS if at_level == "process" else HOSTILE)
+    assert {one["student"]: one["score"] for one in made} == earned
+    page = said.split("A feedback page: ")[1].splitlines()[0]
+    assert "Each query misses its own key" in open(page, encoding="utf-8").read()
+    assert "chunk_attention_mask, values (strict): Row 0 of chunk_attention_mask(3, 5)" in said
+
+
+def test_the_table_has_a_line_for_each_submission_and_no_line_breaks_of_theirs():
+    text = report.table(rows("Cell 3 is no Python.\n    def f(x\nMend \x1b[31m it. " + "x " * 500, "ann\nb" * 20))
+    head, line = text.splitlines()
+    assert head.startswith("student") and "\x1b" not in text and len(line) < 180
+    assert line.endswith(" ...") and "positions, values (chunk_relative): Cell 3 is no Python. def f(x Mend" in line

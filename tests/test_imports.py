@@ -77,11 +77,20 @@ TABLE = {
     # grades submissions: what strangers wrote is read by intake, and run by a worker in a sandbox
     "autograder.grading": "",
     "autograder.grading.wire": "autograder.exercise autograder.plain",
+    "autograder.grading.seccomp": "",
+    "autograder.grading.namespaces": "",
     "autograder.grading.worker": "autograder.answers autograder.drivers autograder.exercise autograder.ours "
-    "autograder.plain autograder.grading.wire",
-    "autograder.grading.sandbox": "autograder.grading.wire",
+    "autograder.plain autograder.grading",
+    "autograder.grading.forkserver": "autograder.drivers autograder.grading course_lib.lessons",
+    "autograder.grading.sandbox": "autograder.grading",
     "autograder.grading.remote": "autograder.answers autograder.exercise autograder.plain autograder.grading",
-    "autograder.grading.intake": "autograder.include",
+    "autograder.grading.statements": "autograder.include",
+    "autograder.grading.intake": "autograder.grading",
+    "autograder.grading.memo": "autograder.exercise autograder.judge autograder.plain",
+    "autograder.grading.journal": "autograder.grading course_lib.cli",
+    "autograder.grading.executors": "autograder.grading course_lib.cli",
+    "autograder.grading.rounds": "autograder.grading course_lib.cli",
+    "autograder.grading.explain": "autograder.exercise autograder.grading",
     "autograder.grading.grade": "autograder.seeds autograder.judge autograder.exercise autograder.exercises "
     "autograder.grading",
     "autograder.grading.submissions": "autograder.grading course_lib.cli",
@@ -91,6 +100,8 @@ TABLE = {
     "autograder.grading.nbgrader_autograde": "autograder.build autograder.course autograder.grading",
     "autograder.grading.sample": "autograder.build autograder.course autograder.exercises autograder.include "
     "autograder.source autograder.grading",
+    "autograder.grading.gradescope": "autograder.build autograder.exercises autograder.source autograder.grading "
+    "course_lib.cli",
     "autograder.grading.run": "autograder.build autograder.course autograder.source autograder.grading course_lib.cli",
     "autograder.points": "course_lib.cli",
     "autograder.course": "autograder.seeds autograder.source autograder.include autograder.build autograder.points "

@@ -164,10 +164,129 @@ def test_of_two_different_answers_both_stay_code_and_the_one_that_counts_is_name
 
 def test_without_the_released_notebook_a_stub_is_known_by_its_reminder(mine, root, capsys):
     (root / "notebooks" / "01_half.ipynb").unlink()
-    path = mine(lambda n: n["cells"].insert(2, cell("half-solution", STUB, "half")) or
-                n["cells"].__setitem__(1, cell("half-solution", "def half(x):\n    return x / 2", "half")))
+    path = mine(
+        lambda n: (
+            n["cells"].insert(2, cell("half-solution", STUB, "half"))
+            or n["cells"].__setitem__(1, cell("half-solution", "def half(x):\n    return x / 2", "half"))
+        )
+    )
     repaired(path, capsys)
     assert graded(path)["half"] == "def half(x):\n    return x / 2"
+
+
+# ---- answers that are classes
+
+
+CLASS = '''from collections.abc import Sequence
+
+
+class Half:
+    """Halves numbers."""
+
+    def __init__(self, x):
+        """Keep x."""
+        raise NotImplementedError("Exercise 1.2: write Half")
+
+    def get(self):
+        """Half of x."""
+        raise NotImplementedError("Exercise 1.2: write Half")'''
+PARTLY = CLASS.replace('raise NotImplementedError("Exercise 1.2: write Half")', "self.x = x", 1)
+WRITTEN = PARTLY.replace('raise NotImplementedError("Exercise 1.2: write Half")', "return self.x / 2")
+CLASS_CHECK = 'check.Half(Half, group="calls")'
+
+
+@pytest.fixture(params=["released", "not at hand"])
+def class_root(request, root):
+    """A project with a class to write; its notebook as handed out is there, or only the index."""
+    notebook = handed_out()
+    notebook["cells"][1:4] = [cell("a", CLASS, "Half"), cell("b", CLASS_CHECK, "Half__calls", points=2)]
+    if request.param == "released":
+        (root / "notebooks" / "01_half.ipynb").write_text(json.dumps(notebook))
+    else:
+        (root / "notebooks" / "01_half.ipynb").unlink()
+    entry = {"name": "Half", "number": "1.2", "title": "Half", "notebook": "01_half", "points": 2}
+    index = [entry | {"grade_ids": ["Half__calls"]}]
+    (root / "course_lib" / "assets" / "exercises.json").write_text(json.dumps(index))
+    return root
+
+
+def with_classes(root, *sources, name="01_half.ipynb"):
+    """A notebook with these texts as copies of the answer's cell, above the check."""
+    notebook = handed_out()
+    copies = [cell(f"copy{n}", source, "Half") for n, source in enumerate(sources)]
+    notebook["cells"][1:4] = [*copies, cell("b", CLASS_CHECK, "Half__calls", points=2)]
+    path = root / "work" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(notebook), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("answer", [CLASS, PARTLY, WRITTEN], ids=["stub", "partly", "written"])
+def test_a_notebook_whose_answer_is_a_class_is_well_in_every_state(class_root, answer):
+    assert look(with_classes(class_root, answer)) == 0
+
+
+@pytest.mark.parametrize("answer", [PARTLY, WRITTEN], ids=["partly", "written"])
+@pytest.mark.parametrize("stub_first", [True, False])
+def test_beside_an_untouched_class_a_written_one_is_the_answer_even_if_methods_are_missing(
+    class_root, answer, stub_first, capsys
+):
+    sources = (CLASS, answer) if stub_first else (answer, CLASS)
+    path = with_classes(class_root, *sources)
+    new, said = repaired(path, capsys)
+    assert graded(path)["Half"] == answer and "an untouched copy became a raw cell" in said
+    assert [c["cell_type"] for c in new["cells"] if "".join(c["source"]) == answer] == ["code"]
+
+
+def test_of_a_partly_and_a_fully_written_class_both_stay_code(class_root, capsys):
+    path = with_classes(class_root, PARTLY, WRITTEN)
+    new, said = repaired(path, capsys)
+    assert graded(path)["Half"] == WRITTEN and "2 different answers" in said
+    assert [c["cell_type"] for c in new["cells"] if "class Half" in "".join(c["source"])] == ["code", "code"]
+
+
+@pytest.mark.parametrize(
+    "answer", [PARTLY, WRITTEN.replace("class Half:", "class Half(object):")], ids=["partly", "derived"]
+)
+def test_a_class_that_has_lost_its_notes_gets_them_back(class_root, answer, capsys):
+    path = with_classes(class_root, answer)
+    notebook = json.loads(path.read_text())
+    for made in notebook["cells"]:
+        made["metadata"] = {}
+    notebook["metadata"] = {}
+    path = path.with_name("Untitled.ipynb")
+    path.write_text(json.dumps(notebook))
+    if not (class_root / "notebooks" / "01_half.ipynb").exists():
+        assert look(path) == 1
+        assert "the cell `class Half" in (said := capsys.readouterr().out) and "has lost it" in said
+        return
+    repaired(path, capsys)
+    assert graded(path) == {"Half": answer, "Half__calls": CLASS_CHECK}
+
+
+def test_a_class_that_is_no_python_is_an_answer_and_no_stub(class_root, capsys):
+    broken = PARTLY.replace("def get(self):", "def get(self)")
+    path = with_classes(class_root, CLASS, broken)
+    repaired(path, capsys)
+    assert graded(path)["Half"] == broken
+
+
+def test_the_courses_own_classes_are_known_to_the_doctor(tmp_path, capsys):
+    """Each answer of the course that is a class, in a notebook without any notes."""
+    from course_lib.learner import doctor as real
+
+    notebook = json.loads((real.ROOT / "notebooks" / "07_prefix_cache.ipynb").read_text())
+    names = [c["metadata"]["nbgrader"]["grade_id"] for c in notebook["cells"] if c["metadata"].get("nbgrader")]
+    for made in notebook["cells"]:
+        made["metadata"] = {}
+    notebook["metadata"] = {}
+    path = tmp_path / "Untitled.ipynb"
+    path.write_text(json.dumps(notebook))
+    assert look(path) == 1
+    said = capsys.readouterr().out
+    for name in names:
+        assert f"has lost nbgrader's notes ({name})" in said
+    assert "class Allocator" in said and "is gone" not in said
 
 
 def test_of_a_copied_check_the_one_as_handed_out_is_kept(mine, capsys):

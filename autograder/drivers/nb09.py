@@ -44,17 +44,17 @@ class Device:
     def clock(self) -> float:
         return float(self.now)
 
+    def do(self, what: int) -> float | None:
+        """RUN, SYNCHRONIZE, or the time that the clock shows."""
+        return (self.run, self.synchronize, self.clock)[what]()
 
-def time_step(
-    answer: Callable, steps: Sequence[int], first_us: int, launch_us: int, asynchronous: bool, busy_us: int, unit: float
-) -> tuple[Any, bool]:
-    """What the answer measures with one repeat for each step of the ring, and whether it ran more steps than that.
 
-    unit   of the clock, in us
-    """
-    device = Device(steps, first_us, launch_us, asynchronous, busy_us)
-    measured = answer(lambda: device.run(), lambda: device.synchronize(), lambda: device.clock() / unit, len(steps))
-    return measured, device.count > len(steps)
+RUN, SYNCHRONIZE, CLOCK = range(3)
+
+
+def time_step(answer: Callable, device: Callable[[int], float | None], repeats: int, unit: float) -> Any:
+    """What the answer measures on a device that is out of its reach. unit: of the clock, in us."""
+    return answer(lambda: device(RUN), lambda: device(SYNCHRONIZE), lambda: device(CLOCK) / unit, repeats)
 
 
 def cost_of(kind: str, *numbers: int) -> StepCost:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from autograder.drivers import nb01
-from autograder.exercise import Call, Outcome, Raised, Returned
+from autograder.exercise import Call, Outcome, Raised, Returned, one_by_one
 from autograder.kit import exercise, shown, values
 from autograder.plain import array_of, equal
 
@@ -230,7 +230,7 @@ def _group(name: str, reuse: bool):
         name, SOLUTION, lambda seed: requests(seed, reuse), label, trouble, count="runs of several caches",
         driver=nb01.caches, form=([(object, object)], [bool]),
     )  # fmt: skip
-    return replace(group, apart=True)
+    return replace(group, apart=one_by_one)
 
 
 EXERCISE = exercise(

@@ -9,7 +9,7 @@ import numpy as np
 
 from autograder.compare import counted, first_trouble
 from autograder.drivers import nb01
-from autograder.exercise import Call, Group, Outcome, Verdict
+from autograder.exercise import Call, Group, Outcome, Verdict, one_by_one
 from autograder.exercises import kv
 from autograder.kit import exercise, shown
 from autograder.plain import array_of
@@ -105,7 +105,7 @@ def group(name: str, trouble: Callable, count: str) -> Group:
         cuts = sum(len(call.args[0]) for call in calls)
         return first_trouble(calls, outcomes, wrong_with, FORM) or Verdict(True, count=count.format(cuts))
 
-    return Group(name, cases, judge, form=FORM, apart=True)
+    return Group(name, cases, judge, form=FORM, apart=one_by_one)
 
 
 MISTAKES = r"""

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from autograder.compare import first_far_index, first_trouble, keeps_bits, same_integers, wrong_shape
-from autograder.exercise import Call, Group, Outcome, Verdict
+from autograder.exercise import Call, Group, Outcome, Verdict, whole_or_chunk
 from autograder.exercises.nb02_mask import causal
 from autograder.kit import exercise
 
@@ -104,10 +104,30 @@ def bits_cases(seed: int) -> list[Call]:
     k[:, 0], q[60] = 8, 0
     q[60, 0] = -250  # all scores of this query are -250
     v = halfway(q[40], k[:41], v)
-    chunks = [(0, tokens), (0, 1), (40, 41), (0, 2), (2, 5), (5, 12), (12, 43), (43, 96)]
+    # the short ones first, so that no result of a longer one can be remembered for them
+    chunks = [
+        (0, tokens),
+        (0, 1),
+        (40, 41),
+        (95, 96),
+        (0, 2),
+        (2, 5),
+        (hit, hit + 3),
+        (5, 12),
+        (12, 43),
+        (43, 96),
+        (hit, 96),
+    ]
     return [
-        _call(q[start:stop], k[:stop], v[:stop], causal(stop - start, start), rows=(start, stop))
-        for start, stop in (*chunks, (hit, hit + 3), (hit, 96), (95, 96))
+        _call(
+            q[start:stop],
+            k[:stop],
+            v[:stop],
+            causal(stop - start, start),
+            rows=(start, stop),
+            whole=stop - start == tokens,
+        )
+        for start, stop in chunks
     ]
 
 
@@ -224,7 +244,7 @@ MISTAKES = f"""
 
 EXERCISE = exercise(
     SOLUTION,
-    groups=[Group("logic", logic_cases, judge_logic), Group("bits", bits_cases, judge_bits, apart=True)],
+    groups=[Group("logic", logic_cases, judge_logic), Group("bits", bits_cases, judge_bits, apart=whole_or_chunk)],
     mistakes=MISTAKES,
     reread="Reread notebook 02, section 4.",
     imports="import numpy as np\nfrom course_lib.arithmetic import exact",

@@ -6,7 +6,7 @@ import numpy as np
 
 from autograder.compare import CLOSE, first_far_index, first_trouble, keeps_bits, same_floats, wrong_shape
 from autograder.drivers import nb03
-from autograder.exercise import Call, Group, Outcome, Returned, Verdict
+from autograder.exercise import Call, Group, Outcome, Returned, Verdict, whole_or_chunk
 from autograder.kit import draws, exercise
 
 SOLUTION = "course_lib.positions:rope"
@@ -82,8 +82,9 @@ def bits_cases(seed: int) -> list[Call]:
     tokens, hit = 60, draw(17, 40)
     x, positions = _x(seed, tokens, 2, 32), np.arange(tokens)
     positions[-5:] = [draw(100, 900) for _ in range(5)]
-    parts = ((0, tokens), (0, 1), (31, 32), (1, 3), (3, 10), (10, 41), (hit, hit + 5), (hit, tokens))
-    return [_call(x[a:b], positions[a:b], 500_000.0, rows=(a, b)) for a, b in parts]
+    # the short ones first, so that no result of a longer one can be remembered for them
+    parts = ((0, tokens), (0, 1), (31, 32), (1, 3), (hit, hit + 5), (3, 10), (10, 41), (hit, tokens))
+    return [_call(x[a:b], positions[a:b], 500_000.0, rows=(a, b), whole=b - a == tokens) for a, b in parts]
 
 
 def judge_bits(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
@@ -213,7 +214,7 @@ MISTAKES = r"""
 
 EXERCISE = exercise(
     SOLUTION,
-    groups=[Group("logic", logic_cases, judge_logic), Group("bits", bits_cases, judge_bits, apart=True)],
+    groups=[Group("logic", logic_cases, judge_logic), Group("bits", bits_cases, judge_bits, apart=whole_or_chunk)],
     mistakes=MISTAKES,
     reread="Reread notebook 03, section 3.",
     imports="import numpy as np\nfrom course_lib.positions import rope_cos_sin",

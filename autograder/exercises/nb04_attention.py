@@ -94,7 +94,7 @@ def bits_cases(seed: int) -> list[Call]:
             chunks += [(40, 41), (38, 45)]
         for a, b in chunks:
             arrays = {"q": q[a:b], "k": k[:b], "v": v[:b]}
-            calls.append(kernel_call("block_attention", arrays, a, dtype, block, rows=(a, b)))
+            calls.append(kernel_call("block_attention", arrays, a, dtype, block, rows=(a, b), whole=b - a == TOKENS))
     return calls
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from autograder.compare import first_far_index, first_index, first_trouble, keeps_bits, same_integers, wrong_shape
-from autograder.exercise import Call, Group, Outcome, Raised, Returned, Verdict
+from autograder.exercise import Call, Group, Outcome, Raised, Returned, Verdict, whole_or_chunk
 from autograder.plain import Other, short
 
 DTYPES = ("float32", "bfloat16")
@@ -118,7 +118,7 @@ def kernel_groups(
         chunks = len(calls) - len(series)
         return Verdict(True, count=f"{chunks} chunks equal one pass in every bit, float32 and bfloat16")
 
-    return Group("logic", logic_cases, logic, FORM), Group("bits", bits_cases, bits, FORM, apart=True)
+    return Group("logic", logic_cases, logic, FORM), Group("bits", bits_cases, bits, FORM, apart=whole_or_chunk)
 
 
 def no_tensor(call: Call, value: Any) -> str:

@@ -56,7 +56,10 @@ def bits_cases(seed: int) -> list[Call]:
             x[40, steps] = 2.0**-6, 2.0**-20, 2.0**-36
             w = midpoints(x[40], w, steps)
             chunks += [(40, 41), (38, 45), (33, 50)]
-        calls += [kernel_call("tiled_linear", {"x": x[a:b], "w": w}, a, dtype, tile, rows=(a, b)) for a, b in chunks]
+        calls += [
+            kernel_call("tiled_linear", {"x": x[a:b], "w": w}, a, dtype, tile, rows=(a, b), whole=b - a == TOKENS)
+            for a, b in chunks
+        ]
     return calls
 
 

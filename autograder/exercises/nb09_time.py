@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 from autograder.compare import counted, first_trouble
 from autograder.drivers import nb09
-from autograder.exercise import Call, Group, Outcome, Returned, Verdict
+from autograder.exercise import Call, Callback, Group, Outcome, Returned, Verdict
 from autograder.kit import draws, exercise, shown
 from autograder.plain import array_of
 
@@ -28,10 +30,12 @@ def cases(seed: int) -> list[Call]:
         order = [*reversed(range(low)), *reversed(range(low, repeats))]
         steps = tuple(ascending[i] for i in order)
         busy = draw(1_000, 5_000) * asynchronous
-        device = "a device that returns at once" if asynchronous else "a CPU"
+        kind = "a device that returns at once" if asynchronous else "a CPU"
         clock = " and a clock in seconds" * (unit == SECONDS)
-        label = f"time_step with {counted(repeats, 'repeat')} on {device}{clock}"
-        calls.append(Call((steps, draw(40_000, 90_000), draw(10, 60), asynchronous, busy, unit), label))
+        label = f"time_step with {counted(repeats, 'repeat')} on {kind}{clock}"
+        first, launch = draw(40_000, 90_000), draw(10, 60)
+        device = Callback("device", (first, launch, asynchronous, busy, *steps))
+        calls.append(Call((device, repeats, unit), label))
     return calls
 
 
@@ -42,8 +46,9 @@ def _number(value: object) -> float | None:
 
 
 def _trouble(call: Call, result: tuple) -> str | None:
-    steps, _, launch, _, _, unit = call.args
-    measured, warmed_up = result
+    device, _, unit = call.args
+    _, launch, _, _, *steps = device.data
+    measured, runs = result
     got, right_us = _number(measured), sorted(steps)[len(steps) // 2] + launch + nb09.SYNC_US
     if measured is None:
         return f"{call.label} returned None. Does your function end in a return line?"
@@ -55,24 +60,37 @@ def _trouble(call: Call, result: tuple) -> str | None:
         if unit == US:
             return f"{call.label} gives {got:,.1f} us, wanted {right_us:,.1f}: {of_them}"
         return f"{call.label} gives {got:,.6f}, wanted {right_us / unit:,.6f}, in the clock's unit: {of_them}"
-    if not warmed_up:
+    if runs <= len(steps):
         return f"{call.label} ran too few steps: one to warm up and {len(steps)} to measure are needed."
     return None
 
 
 def judge(calls: list[Call], outcomes: list[Outcome]) -> Verdict:
-    return first_trouble(calls, outcomes, _trouble, form=FORM) or Verdict(True, count=f"{len(calls)} devices")
+    counted_runs = [
+        replace(o, value=(o.value, sum(asked[-1] == nb09.RUN for asked in o.asked))) if isinstance(o, Returned) else o
+        for o in outcomes
+    ]
+    return first_trouble(calls, counted_runs, _trouble, form=object) or Verdict(True, count=f"{len(calls)} devices")
 
 
 def same(a: Outcome, b: Outcome) -> bool:
     """Both measured the same, or raised the same error in the same words."""
     if isinstance(a, Returned) and isinstance(b, Returned):
-        x, y = _number(a.value[0]), _number(b.value[0])
+        x, y = _number(a.value), _number(b.value)
         return x is not None and y is not None and math.isclose(x, y, rel_tol=1e-9)
     return not isinstance(a, Returned) and not isinstance(b, Returned) and (a.type, a.message) == (b.type, b.message)
 
 
-FORM = (object, bool)  # what was returned, and whether there were enough steps for it
+def make_device(marker: Callback) -> Callable[[int], float | None]:
+    """The device of a call: it stays with the judge, so that an answer can only run steps and read the clock."""
+    first, launch, asynchronous, busy, *steps = marker.data
+    device = nb09.Device(steps, first, launch, asynchronous, busy)
+
+    def ask(what: int) -> float | None:
+        return device.do(what)
+
+    return ask
+
 
 MISTAKES = r"""
     first_run_counts
@@ -162,9 +180,10 @@ MISTAKES = r"""
 
 EXERCISE = exercise(
     SOLUTION,
-    groups=[Group("values", cases, judge, form=FORM)],
+    groups=[Group("values", cases, judge, form=object)],
     mistakes=MISTAKES,
     same=same,
     reread="Reread notebook 09, section 1.",
     driver=nb09.time_step,
+    callbacks={"device": make_device},
 )

@@ -9,9 +9,11 @@ from pathlib import Path
 from autograder import seeds
 from autograder.exercise import Exercise, Group, Verdict
 from autograder.exercises import EXERCISES
-from autograder.grading.intake import Answer, Refused, answer_to, read_notebook
+from autograder.grading import explain
+from autograder.grading.intake import Answer, Notebook, Refused, answer_to, read_notebook
+from autograder.grading.memo import Memo
 from autograder.grading.remote import Remote, Sandboxes
-from autograder.judge import reexported, verdict_on
+from autograder.judge import reexported
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class Graded:
     isolation   the level of the sandbox in which its answers ran
     notes       what had to be mended, and which of several cells was taken
     answers     the code that was run, by exercise
+    taken       where it was found, in a sentence, by exercise
     """
 
     assignment: str
@@ -39,6 +42,7 @@ class Graded:
     tasks: tuple[Task, ...]
     notes: tuple[str, ...] = ()
     answers: Mapping[str, str] = field(default_factory=dict)
+    taken: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def score(self) -> float:
@@ -49,54 +53,86 @@ class Graded:
         return sum(task.max_score for task in self.tasks)
 
 
-def grade_file(path: Path, assignment: str, worth: dict[str, float], course_seed: int, level: str) -> Graded:
-    """Grade the notebook in a file that may hold anything. It never raises for what a learner wrote.
+def grade_file(
+    file: Path | bytes,
+    assignment: str,
+    worth: Mapping[str, float],
+    course_seed: int,
+    level: str,
+    boxes: Bench | None = None,
+) -> Graded:
+    """Grade the notebook in a file, or in its content, which may be anything. Never raises for what a learner wrote.
 
     worth         points of each graded cell of the assignment, by grade id ("attend__bits")
     course_seed   chooses the inputs that learners do not see
+    boxes         where a class is graded: with what is remembered of it
     """
     try:
-        notebook = read_notebook(path)
+        notebook = read_notebook(file)
     except Refused as error:
-        return Graded(assignment, level, tuple(Task(name, 0, most, str(error)) for name, most in worth.items()))
+        return refused(error, assignment, level, worth)
     names = list(dict.fromkeys(grade_id.partition("__")[0] for grade_id in worth))
-    needs_torch = any("torch" in EXERCISES[name].imports for name in names)
-    boxes = Sandboxes(level, torch=needs_torch)
-    tasks, notes, answers = [], list(notebook.notes), {}
+    boxes = boxes or Bench(level, Memo())
+    boxes.torch = any("torch" in EXERCISES[name].imports for name in names)
+    tasks, notes, answers, taken = [], list(notebook.notes), {}, {}
     try:
         for name in names:
             answer = answer_to(name, notebook)
             notes += answer.notes
-            answers |= {name: answer.source} if answer.cell is not None else {}
-            groups = [grade_id for grade_id in worth if grade_id.partition("__")[0] == name]
-            tasks += [_task(g, worth[g], answer, seeds.hidden(course_seed, assignment, g), boxes) for g in groups]
+            if answer.cell is not None:
+                answers[name], taken[name] = answer.source, explain.taken(answer)
+            not_run = explain.not_run(EXERCISES[name], answer, notebook)
+            for grade_id, most in worth.items():
+                if grade_id.partition("__")[0] != name:
+                    continue
+                if not_run:
+                    tasks.append(Task(grade_id, 0, most, not_run))
+                else:
+                    hidden = seeds.hidden(course_seed, assignment, grade_id)
+                    tasks.append(_task(grade_id, most, answer, notebook, hidden, boxes))
     finally:
         boxes.drop()
-    return Graded(assignment, level, tuple(tasks), tuple(notes), answers)
+    return Graded(assignment, level, tuple(tasks), tuple(notes), answers, taken)
 
 
-def _task(grade_id: str, most: float, answer: Answer, hidden: int, boxes: Sandboxes) -> Task:
+def refused(error: Refused, assignment: str, level: str, worth: Mapping[str, float]) -> Graded:
+    """The grades of a file that is no notebook."""
+    return Graded(assignment, level, tuple(Task(name, 0, most, str(error)) for name, most in worth.items()))
+
+
+def _task(grade_id: str, most: float, answer: Answer, notebook: Notebook, hidden: int, boxes: Bench) -> Task:
     name, _, group_name = grade_id.partition("__")
     exercise = EXERCISES[name]
     group = exercise.group(group_name)
-    if answer.cell is None:
-        return Task(grade_id, 0, most, f"Exercise {exercise.number}, {name}, is not written yet.")
     seen = judged(exercise, group, answer.source, seeds.PUBLIC, boxes)
     if not seen.passed:
-        return Task(grade_id, 0, most, seen.message, seen.mistakes)
+        return Task(grade_id, 0, most, explain.explained(seen, exercise, answer, notebook), seen.mistakes)
     unseen = judged(exercise, group, answer.source, hidden, boxes)
     if unseen.passed:
         return Task(grade_id, most, most, f"Passed: {seen.count}.")
     what = "It passes on the inputs that you see, and fails on others."  # which would tell them, and the right results
-    said = " ".join(filter(None, (what, unseen.which if unseen.mistakes else "", unseen.where)))
-    return Task(grade_id, 0, most, said, unseen.mistakes)
+    which = unseen.which if unseen.mistakes else explain.kind_of_failure(unseen.what, answer)
+    return Task(grade_id, 0, most, " ".join(filter(None, (what, which, unseen.where))), unseen.mistakes)
 
 
-def judged(exercise: Exercise, group: Group, source: str, seed: int, boxes: Sandboxes) -> Verdict:
+def judged(exercise: Exercise, group: Group, source: str, seed: int, boxes: Bench) -> Verdict:
     """The verdict on an answer in a sandbox, with the cases that `seed` chooses."""
     answer = Remote(exercise, source, boxes)
     try:
-        found = verdict_on(exercise, group, answer, seed)
+        found = boxes.memo.verdict_on(exercise, group, answer, seed)
     finally:
         answer.close()
+        boxes.cut_short |= getattr(answer.failed, "type", "") in ("Timeout", "Ended")
     return reexported(answer.forbidden) if answer.forbidden else found
+
+
+class Bench(Sandboxes):
+    """The worker of one submission, beside what its process remembers of the class.
+
+    cut_short   whether a call was ended for want of time, or ended by itself: on a machine that has too much to do, or
+                too little memory, that may be no fault of the answer
+    """
+
+    def __init__(self, level: str, memo: Memo):
+        super().__init__(level)
+        self.memo, self.cut_short = memo, False

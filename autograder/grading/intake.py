@@ -7,64 +7,65 @@ imports, definitions and assignments that bind the names it uses.
 
 from __future__ import annotations
 
-import ast
-import builtins
+import functools
 import json
 import os
 import re
 import stat
-import symtable
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autograder.include import free_names
+from autograder.grading.statements import Cell, Statement, statements
 
 MAX_FILE = 1 << 27  # bytes; an honest notebook with pictures in it has some tens of millions
 MAX_CODE = 1 << 20  # characters of all code
 MAX_CELLS = 5_000
-_CONFLICT = re.compile(r"^<<<<<<< .*?^=======\n(.*?)^>>>>>>> [^\n]*\n", re.MULTILINE | re.DOTALL)
+MAX_BRACKETS, MAX_COMMAS = 4_000_000, 30_000_000  # in a file: its lists and objects then take at most some 1 GB
+_MARK = re.compile(r"^(?:<{7} |={7}\r?$|>{7} )[^\n]*\n?", re.MULTILINE)
 
 
 class Refused(Exception):
     """The file is no notebook that can be graded; the text says why, for its author."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A code cell. `number` counts all cells of the notebook from 1, as a reader does."""
-
-    number: int
-    source: str
-    grade_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Notebook:
     """The code cells of a submission, and what had to be mended to read it."""
 
     cells: tuple[Cell, ...]
     notes: tuple[str, ...] = ()
 
+    @functools.cached_property
+    def code(self) -> Code:
+        """Its statements, parsed once for all exercises."""
+        return Code(self.cells)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is run for an exercise. `cell` is None if nothing, or only stubs, define it."""
+    """What is run for an exercise. `cell` is None if nothing, or only stubs, define it.
+
+    places   of each line of `source`: the number of its cell, and its line there
+    """
 
     source: str = ""
     cell: int | None = None
     notes: tuple[str, ...] = field(default=())
+    places: tuple[tuple[int, int], ...] = ()
 
 
-def read_notebook(path: Path) -> Notebook:
-    """The notebook in a file that may be anything. Refused says what is wrong with it."""
-    raw = _read(path)
+def read_notebook(file: Path | bytes) -> Notebook:
+    """The notebook in a file, or in its content, which may be anything. Refused says what is wrong with it."""
+    raw = file if isinstance(file, bytes) else content_of(file)
     text, notes = _decoded(raw)
+    if text.count("[") + text.count("{") > MAX_BRACKETS or text.count(",") > MAX_COMMAS:
+        raise Refused("The file holds more lists and numbers than a notebook has. Clear the outputs.")
     try:
         found = _json(text)
     except Refused:
-        whole, count = _CONFLICT.subn(r"\1", text)
+        whole, count = _second_versions(text)
         if not count:
             raise
         found = _json(whole)
@@ -77,7 +78,8 @@ def read_notebook(path: Path) -> Notebook:
     return Notebook(cells, tuple(notes))
 
 
-def _read(path: Path) -> bytes:
+def content_of(path: Path) -> bytes:
+    """The bytes of a regular file that is not too large. Refused if it is anything else."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -111,12 +113,30 @@ def _json(text: str) -> Any:
         raise Refused(f"The file is no JSON{where}, as a notebook is. Save it again in JupyterLab.") from None
 
 
+def _second_versions(text: str) -> tuple[str, int]:
+    """The text with the second version of each of git's conflicts, and how many there are; 0 if one does not end."""
+    kept, at, side, count = [], 0, "", 0
+    for mark in _MARK.finditer(text):
+        kind = mark[0][0]
+        if kind == "<" and not side:
+            kept.append(text[at : mark.start()])
+        elif kind == "=" and side == "<":
+            at = mark.end()
+        elif kind == ">" and side == "=":
+            kept.append(text[at : mark.start()])
+            at, count, kind = mark.end(), count + 1, ""
+        else:
+            continue
+        side = kind
+    return "".join(kept) + text[at:], 0 if side else count
+
+
 def _cells(found: dict) -> Iterator[Cell]:
     """Code cells of a notebook in format 4, or in format 3, where they stand in worksheets."""
     listed = found.get("cells")
     if listed is None and isinstance(found.get("worksheets"), list):
-        sheets = [sheet for sheet in found["worksheets"] if isinstance(sheet, dict)]
-        listed = [cell for sheet in sheets for cell in sheet.get("cells") or []]
+        inside = [sheet.get("cells") for sheet in found["worksheets"] if isinstance(sheet, dict)]
+        listed = [cell for cells in inside if isinstance(cells, list) for cell in cells]
     if not isinstance(listed, list):
         raise Refused("The file holds no cells.")
     if len(listed) > MAX_CELLS:
@@ -141,139 +161,99 @@ def _grade_id(cell: dict) -> str:
 # --- which cell is the answer
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A statement at the top level of a cell. `text` is the cell's, without IPython's own lines if it has some."""
+class Code:
+    """The statements of a notebook, found by the names that they bind or change."""
 
-    cell: Cell
-    node: ast.stmt
-    text: str
+    def __init__(self, cells: tuple[Cell, ...]):
+        self.statements, self.broken = statements(cells)
+        self.by_name: dict[str, list[Statement]] = {}
+        self.by_cell: dict[int, list[Statement]] = {}
+        for one in self.statements:
+            self.by_cell.setdefault(one.cell, []).append(one)
+            for name in one.binds | one.changes:
+                self.by_name.setdefault(name, []).append(one)
+
+    def written(self, name: str) -> list[Statement]:
+        """The statements that define an exercise's answer, stubs left out."""
+        return [one for one in self.by_name.get(name, ()) if name in one.binds and not one.stub and not one.checks]
+
+
+def defines(name: str, notebook: Notebook) -> bool:
+    """Whether something in the notebook, other than a stub, defines an answer of that name."""
+    return bool(notebook.code.written(name)) or _broken(name, notebook) is not None
 
 
 def answer_to(name: str, notebook: Notebook) -> Answer:
     """The answer to an exercise, with all that it needs of other cells."""
-    parts: list[_Part] = []
-    broken: list[tuple[Cell, str]] = []
-    for cell in notebook.cells:
-        text, tree = _python(cell.source)
-        parts += [_Part(cell, node, text) for node in tree.body] if tree else []
-        if tree is None and re.search(rf"^(async )?(def|class) {name}\b", text, re.MULTILINE):
-            broken.append((cell, text))
-    written = [part for part in parts if name in _bound(part.node) and not _is_stub(part.node)]
+    written = notebook.code.written(name)
     if not written:
-        if broken:  # the learner needs to see which line is no Python
-            cell, text = broken[-1]
-            return Answer(text, cell.number)
-        return Answer()
+        cell = _broken(name, notebook)  # the learner needs to see which line is no Python
+        if cell is None:
+            return Answer()
+        lines = range(1, cell.source.count("\n") + 2)
+        return Answer(cell.source, cell.number, places=tuple((cell.number, line) for line in lines))
     check = min((cell.number for cell in notebook.cells if _checks(name, cell)), default=0)
-    above = [part for part in written if part.cell.number < check]
-    chosen = (above or written)[-1]
+    above = [one for one in written if one.cell < check]
+    candidates = above or written
+    chosen = candidates[-1]
     notes = []
     if check and not above:
-        notes.append(f"{name} stands below its check; it was taken from cell {chosen.cell.number}.")
+        notes.append(f"{name} stands below its check; it was taken from cell {chosen.cell}.")
     elif len(written) > 1:
-        notes.append(f"{name} is defined {len(written)} times; the one in cell {chosen.cell.number} was taken.")
-    return Answer(_with_needs(name, chosen, parts), chosen.cell.number, tuple(notes))
+        notes.append(f"{name} is defined {len(written)} times; the one in cell {chosen.cell} was taken.")
+    if broken := _broken(name, notebook):
+        where = f"{name} is also in cell {broken.number}, which is no Python"
+        notes.append(f"{where}; the one in cell {chosen.cell} was taken.")
+    needed = _with_needs(name, candidates, notebook.code)
+    places = [(one.cell, one.line + i) for one in needed for i in range(one.source.count("\n") + 1)]
+    source = "\n".join(one.source for one in needed) + "\n"
+    return Answer(source, chosen.cell, tuple(notes), tuple(places))
+
+
+def definitions(cell: Cell, notebook: Notebook) -> dict[str, str]:
+    """What a cell binds at its top level: "written", "stub", or "broken" for each name, if the cell is no Python."""
+    if broken := next((one for one in notebook.code.broken if one.number == cell.number), None):
+        found = re.findall(r"^(?:async )?(?:def|class) (\w+)|^(\w+) *=", broken.source, re.MULTILINE)
+        return {defined or assigned: "broken" for defined, assigned in found}
+    statements = notebook.code.by_cell.get(cell.number, ())
+    return {name: "stub" if one.stub else "written" for one in statements for name in one.binds | one.changes}
+
+
+def _broken(name: str, notebook: Notebook) -> Cell | None:
+    begins = re.compile(rf"^(?:(?:async )?(?:def|class) {name}\b|{name}\s*=)", re.MULTILINE)
+    return next((cell for cell in reversed(notebook.code.broken) if begins.search(cell.source)), None)
 
 
 def _checks(name: str, cell: Cell) -> bool:
     return cell.grade_id.startswith(f"{name}__") or re.search(rf"\bcheck\.{name}\(", cell.source) is not None
 
 
-def _python(source: str) -> tuple[str, ast.Module | None]:
-    """A cell's text and its tree, IPython's own lines made Python as IPython does it. None: it is no Python."""
-    text = re.sub(r"\A\s*%%(time|timeit|capture|prun)\b.*", "", source)
-    for transform in (str, _transformed):
-        try:
-            text = transform(text)
-            return text, ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+def _with_needs(name: str, candidates: list[Statement], code: Code) -> list[Statement]:
+    """The last of the candidates, and the statements that bind what it uses, in the order of the notebook."""
+    chosen: dict[int, Statement] = {}
+    wanted: set[str] = set()
+
+    def take(one: Statement) -> set[str]:
+        chosen[one.place] = one
+        return one.uses()
+
+    for one in reversed(candidates):
+        uses = take(one)
+        wanted |= uses
+        if one.defines or name not in uses:  # else it is made of the one before: f = functools.cache(f)
+            break
+    for one in code.by_name.get("*", ()):  # a star binds what cannot be known
+        wanted |= take(one)
+    for one in code.by_name.get(name, ()):  # f.calls = 0
+        if name not in one.binds and not one.checks and one.cell <= candidates[-1].cell:
+            wanted |= take(one)
+    left, known = list(wanted), {name}
+    while left:
+        needed = left.pop()
+        if needed in known:
             continue
-    return source, None
-
-
-def _transformed(source: str) -> str:
-    from IPython.core.inputtransformer2 import TransformerManager
-
-    return TransformerManager().transform_cell(source)
-
-
-def _bound(node: ast.stmt) -> set[str]:
-    """Names that a statement at the top level of a cell binds, or changes something in."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return {node.name}
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-    if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return {_root(name) for target in targets for name in _targets(target)} - {""}
-    if isinstance(node, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
-        return {
-            name for inner in ast.iter_child_nodes(node) if isinstance(inner, ast.stmt) for name in _bound(inner)
-        } | {name for handler in getattr(node, "handlers", []) for inner in handler.body for name in _bound(inner)}
-    return set()
-
-
-def _targets(target: ast.expr) -> list[ast.expr]:
-    return (
-        [t for part in target.elts for t in _targets(part)] if isinstance(target, (ast.Tuple, ast.List)) else [target]
-    )
-
-
-def _root(target: ast.expr) -> str:
-    """The name at the beginning of a.b[0].c."""
-    while isinstance(target, (ast.Attribute, ast.Subscript, ast.Starred)):
-        target = target.value
-    return target.id if isinstance(target, ast.Name) else ""
-
-
-def _is_stub(node: ast.stmt) -> bool:
-    """Whether a function, or every method of a class, only raises NotImplementedError."""
-    if isinstance(node, ast.ClassDef):
-        methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
-        return bool(methods) and all(map(_is_stub, methods))
-    if not isinstance(node, ast.FunctionDef):
-        return False
-    last = node.body[-1]
-    only = [
-        part for part in node.body[:-1] if not isinstance(part, ast.Expr) or not isinstance(part.value, ast.Constant)
-    ]
-    raised = last.exc if isinstance(last, ast.Raise) else None
-    raised = raised.func if isinstance(raised, ast.Call) else raised
-    return not only and isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
-
-
-def _with_needs(name: str, answer: _Part, parts: list[_Part]) -> str:
-    """The answer's statement, and those that bind what it uses, in the order of the notebook."""
-    chosen = [answer, *(part for part in parts if "*" in _bound(part.node))]  # a star binds what cannot be known
-    wanted, known = _used(answer.node), {name}
-    while wanted - known:
-        needed = (wanted - known).pop()
         known.add(needed)
-        for part in parts:
-            if needed in _bound(part.node) and part not in chosen and _may_run(part.node) and not _is_stub(part.node):
-                chosen.append(part)
-                wanted |= _used(part.node)
-    return "\n".join(map(_source, sorted(chosen, key=parts.index))) + "\n"
-
-
-def _source(part: _Part) -> str:
-    begin = min([part.node.lineno, *(line.lineno for line in getattr(part.node, "decorator_list", []))])
-    lines = part.text.split("\n")[begin - 1 : part.node.end_lineno]
-    if part.node.col_offset:  # behind a semicolon
-        return ast.unparse(part.node)
-    return "\n".join(lines) if len(lines) > 1 else lines[0][: part.node.end_col_offset or None]
-
-
-def _used(node: ast.stmt) -> set[str]:
-    """The names that a statement takes from outside of it."""
-    table = symtable.symtable(ast.unparse(node), "<statement>", "exec")
-    return free_names(table) - set(dir(builtins))
-
-
-def _may_run(statement: ast.stmt) -> bool:
-    """A statement that checks something is left out: test cells of a submission are never run."""
-    return not any(
-        isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "check"
-        for n in ast.walk(statement)
-    )
+        for one in code.by_name.get(needed, ()):
+            if one.place not in chosen and not one.checks and not one.stub:
+                left += take(one)
+    return [chosen[place] for place in sorted(chosen)]

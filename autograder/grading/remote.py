@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from autograder.answers import handle
-from autograder.exercise import Call, Callback, Exercise, Outcome, Raised
-from autograder.grading.sandbox import Gone, Sandbox
+from autograder.exercise import Apart, Call, Callback, Exercise, Outcome, Raised, separated
+from autograder.grading.sandbox import Gone, Line, Sandbox
 from autograder.grading.wire import WireError
 from autograder.grading.worker import unpacked
 from autograder.plain import plain
 
 SECONDS = 20  # wall-clock time of one call; right answers need less than one
+ALL_SECONDS = 300  # of all calls of a submission; right answers need less than five
 QUESTIONS = 100_000  # most calls of the judge's functions within one call of an answer
 
 
@@ -26,38 +28,33 @@ class Remote:
 
     def __init__(self, exercise: Exercise, source: str, sandboxes: Sandboxes):
         self.exercise, self.source, self.sandboxes = exercise, source, sandboxes
-        self.open = False
+        self.line: Line | None = None  # to the child that runs it
+        self.ready = False  # its cells have run
         self.forbidden = ""  # the library's function that it is or calls
         self.failed: Outcome | None = None  # what every further call comes to
 
-    def run(self, calls: Sequence[Call], *, apart: bool = False) -> list[Outcome]:
-        """The outcome of each call. apart: each meets an answer that remembers none of the others."""
-        outcomes = []
-        for call in calls:
+    def run(self, calls: Sequence[Call], *, apart: Apart = None) -> list[Outcome]:
+        """The outcome of each call. apart: as Group.apart, which calls meet an answer that remembers no others."""
+        outcomes: list = [None] * len(calls)
+        for places in separated(calls, apart):
             if apart:
                 self.close()
-            outcomes.append(self._one(call))
+            for place in places:
+                outcomes[place] = self._one(calls[place])
         return outcomes
 
     def close(self) -> None:
-        """End the child that runs this answer."""
-        if self.open:
-            self.open = False
-            try:
-                sandbox = self.sandboxes.get()
-                sandbox.send("end")
-                if sandbox.receive(SECONDS)[0] != "ended":
-                    raise WireError("not ended")
-            except (Gone, WireError):
-                self.sandboxes.drop()
+        """Have done with the child that runs this answer; it ends when the next one begins."""
+        if self.line is not None:
+            self.line.close()
+            self.line = None
 
     def _one(self, call: Call) -> Outcome:
         if self.failed is not None:
             return self.failed
         try:
-            sandbox = self.sandboxes.get()
-            if not self.open:
-                self._begin(sandbox)
+            if self.line is None:
+                self._begin()
                 if self.failed is not None:
                     return self.failed
             asked: list[tuple] = []
@@ -66,26 +63,26 @@ class Remote:
                 for arg in call.args
                 if isinstance(arg, Callback)
             ]
-            sandbox.send("call", _numbered(call.args), tuple(map(_described, functions)))
-            return self._answer(sandbox, functions, asked)
+            self.line.send("call", _numbered(call.args), tuple(map(_described, functions)))
+            return self._answer(functions, asked)
         except Gone as gone:
             if str(gone) == "time":
-                self.failed = Raised("Timeout", f"your code took longer than {SECONDS} s and was stopped")
+                self.failed = Raised("Timeout", self._took())
             else:
                 self.failed = Raised("Ended", "your code ended the process, or used more memory than there is")
         except (WireError, TypeError, ValueError, IndexError):
             self.failed = Raised("Unreadable", "what came back could not be read")
-        self.open = False
+        self.close()
         self.sandboxes.drop()
         return self.failed
 
-    def _begin(self, sandbox: Sandbox) -> None:
+    def _begin(self) -> None:
         exercise = self.exercise
         library = (exercise.solution, *exercise.library)
         driver = f"{exercise.driver.__module__}:{exercise.driver.__name__}" if exercise.driver else ""
-        sandbox.send("begin", self.source, exercise.name, exercise.imports, library, driver)
-        self.open = True
-        kind, *rest = sandbox.receive(SECONDS)
+        self.line = self.sandboxes.get().begin(self.source, exercise.name, exercise.imports, library, driver)
+        kind, *rest = self._received()
+        self.ready = True
         if kind == "ready":
             (self.forbidden,) = rest
         elif kind == "outcome":
@@ -93,10 +90,25 @@ class Remote:
         else:
             raise Gone("it has ended")
 
-    def _answer(self, sandbox: Sandbox, functions: list, asked: list[tuple]) -> Outcome:
+    def _received(self) -> tuple:
+        """What comes next, within the time of a call and what is left of that of the submission."""
+        begun = time.monotonic()
+        try:
+            return self.line.receive(min(SECONDS, self.sandboxes.seconds_left))
+        finally:
+            self.sandboxes.seconds_left -= time.monotonic() - begun
+
+    def _took(self) -> str:
+        if self.sandboxes.seconds_left <= 0:
+            return f"the answers of this notebook took longer than {ALL_SECONDS} s in all, and the rest was not run"
+        if not self.ready:
+            return f"your cells took longer than {SECONDS} s to run, before any call, and were stopped"
+        return f"your code took longer than {SECONDS} s and was stopped"
+
+    def _answer(self, functions: list, asked: list[tuple]) -> Outcome:
         """Serve the judge's functions until the outcome comes; what was asked is noted here, not believed."""
         for _ in range(QUESTIONS):
-            kind, *rest = sandbox.receive(SECONDS)
+            kind, *rest = self._received()
             if kind == "outcome":
                 return replace(unpacked(tuple(rest)), asked=tuple(asked))
             if kind != "ask":
@@ -106,9 +118,9 @@ class Remote:
             try:
                 result = function(*args)
             except Exception as error:  # about what the learner gave it
-                sandbox.send("raised", type(error).__name__, str(error)[:300])
+                self.line.send("raised", type(error).__name__, str(error)[:300])
             else:
-                sandbox.send("told", plain(result))
+                self.line.send("told", plain(result))
         raise WireError("too many questions")
 
 
@@ -118,6 +130,7 @@ class Sandboxes:
     def __init__(self, level: str, *, torch: bool = False):
         self.level, self.torch = level, torch
         self.current: Sandbox | None = None
+        self.seconds_left: float = ALL_SECONDS  # for the answers; the judge's own time is not counted
 
     def get(self) -> Sandbox:
         if self.current is None:

@@ -6,12 +6,42 @@ import csv
 import html
 import io
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from autograder.grading.grade import Graded
+from autograder.grading.grade import Graded, Task
 
-MOST_SAID = 4_000  # characters of one diagnosis on a page
+MAX_PAGE = 100_000  # bytes
+FOR_DIAGNOSES, FOR_CODE = 36_000, 24_000  # bytes of a page; with its other parts, each cut, it stays below MAX_PAGE
+START = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem;
+  background: #fff; color: #1a1a1a; }}
+h1 {{ font-size: 1.6rem; }} h2 {{ font-size: 1.25rem; margin-top: 2rem; }} h3 {{ font-size: 1rem; }}
+pre {{ white-space: pre-wrap; overflow-wrap: anywhere; background: #f4f4f4; padding: .7rem;
+  border-left: 4px solid #888; }}
+pre.ok {{ border-color: #1a7f4b; }} pre.no {{ border-color: #b3261e; }}
+table {{ border-collapse: collapse; }} caption {{ text-align: left; font-weight: bold; }}
+th, td {{ text-align: left; font-weight: normal; padding: .2rem 1rem .2rem 0; border-bottom: 1px solid #bbb; }}
+@media (prefers-color-scheme: dark) {{
+  body {{ background: #121212; color: #eaeaea; }} pre {{ background: #242424; }}
+  pre.ok {{ border-color: #5fce95; }} pre.no {{ border-color: #ff8a80; }} th, td {{ border-color: #555; }}
+}}
+</style>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+<p>{head}</p>
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +53,7 @@ class Row:
 
 
 def as_json(rows: Sequence[Row]) -> str:
-    """A list of {student, assignment, score, max_score, isolation, notes, tasks: [{name, score, max_score, ...}]}."""
+    """A list of {student, assignment, score, max_score, isolation, notes, taken, tasks: [{name, score, ...}]}."""
     made = [
         {
             "student": row.student,
@@ -32,11 +62,12 @@ def as_json(rows: Sequence[Row]) -> str:
             "max_score": row.graded.max_score,
             "isolation": row.graded.isolation,
             "notes": list(row.graded.notes),
+            "taken": dict(row.graded.taken),
             "tasks": [asdict(task) | {"mistakes": list(task.mistakes)} for task in row.graded.tasks],
         }
         for row in rows
     ]
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    return _whole(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -48,7 +79,12 @@ def as_csv(rows: Sequence[Row]) -> str:
         for task in row.graded.tasks:
             fields = (row.student, row.graded.assignment, task.name, task.score, task.max_score)
             out.writerow([_cell(field) for field in (*fields, " ".join(task.mistakes), task.diagnosis)])
-    return text.getvalue()
+    return _whole(text.getvalue())
+
+
+def _whole(text: str) -> str:
+    """U+FFFD for each half of a two-part character: JSON can hold one, and no file can."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _cell(value: object) -> object:
@@ -57,24 +93,62 @@ def _cell(value: object) -> object:
 
 
 def as_html(row: Row) -> str:
-    """A page of one submission, for its author: what each check found. It loads nothing and runs nothing."""
+    """A page of one submission, for its author: what each check found, and where its answer stood.
+
+    It loads nothing, runs nothing, and stays below MAX_PAGE bytes whatever the answers hold.
+    """
     graded = row.graded
-    parts = [
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
-        f"<title>{_text(graded.assignment)}</title>",
-        "<style>body{font:16px/1.5 system-ui,sans-serif;max-width:48rem;margin:2rem auto;padding:0 1rem}"
-        "pre{white-space:pre-wrap;background:#f4f4f4;padding:.7rem;border-left:4px solid #b33}"
-        ".ok{border-color:#2a7}@media(prefers-color-scheme:dark){body{background:#111;color:#eee}pre{background:#222}}"
-        "</style>",
-        f"<h1>{_text(graded.assignment)}: {graded.score:g} of {graded.max_score:g} points</h1>",
-        f"<p>{_text(row.student)}</p>",
+    title = f"{graded.assignment}: {graded.score:g} of {graded.max_score:g} points"
+    head = f"{_cut(row.student, 400)}. Answers were run at the isolation level {_cut(graded.isolation, 100)}."
+    head += " Cells are counted from the top, text cells too." * bool(graded.taken)
+    parts = [START.format(title=_cut(title, 400), head=head), *_summary(graded)]
+    if graded.notes:
+        listed = "".join(f"<li>{_cut(note, 800)}</li>\n" for note in graded.notes[:20])
+        parts.append(f"<h2>What had to be settled to read the notebook</h2>\n<ul>\n{listed}</ul>\n")
+    names = list(dict.fromkeys(task.name.partition("__")[0] for task in graded.tasks))
+    for name in names:
+        parts.append(f"<h2>{_cut(name, 400)}</h2>\n")
+        if name in graded.taken:
+            parts.append(f"<p>{_cut(graded.taken[name], 800)}</p>\n")
+        for task in (one for one in graded.tasks if one.name.partition("__")[0] == name):
+            parts.append(f"<h3>{_cut(task.name.partition('__')[2] or task.name, 400)}: {_outcome(task)}</h3>\n")
+            kind = "ok" if task.score == task.max_score else "no"
+            said = _cut(task.diagnosis, FOR_DIAGNOSES // len(graded.tasks))
+            parts.append(f'<pre class="{kind}">{said}</pre>\n')
+        if name in graded.answers:
+            code = _cut(graded.answers[name], FOR_CODE // len(names))
+            summary = f"<summary>The code of {_cut(name, 400)} that was run</summary>"
+            parts.append(f"<details>{summary}\n<pre><code>{code}</code></pre></details>\n")
+    return "".join(parts) + "</main>\n</body>\n</html>\n"
+
+
+def _summary(graded: Graded) -> list[str]:
+    rows = [
+        f'<tr><th scope="row">{_cut(task.name.replace("__", ", "), 400)}</th><td>{_outcome(task)}</td></tr>\n'
+        for task in graded.tasks
     ]
-    parts += [f"<p>{_text(note)}</p>" for note in graded.notes]
-    for task in graded.tasks:
-        kind = "ok" if task.score == task.max_score else "no"
-        parts.append(f"<h2>{_text(task.name)}: {task.score:g} of {task.max_score:g}</h2>")
-        parts.append(f"<pre class={kind}>{_text(task.diagnosis[:MOST_SAID])}</pre>")
-    return "\n".join(parts) + "</html>\n"
+    head = '<thead><tr><th scope="col">check</th><th scope="col">result</th></tr></thead>'
+    return ["<table>\n<caption>All checks</caption>\n", head, "<tbody>\n", *rows, "</tbody></table>\n"]
+
+
+def _outcome(task: Task) -> str:
+    result = "passed" if task.score == task.max_score else "failed"
+    return f"{result}, {task.score:g} of {task.max_score:g} points"
+
+
+def _cut(value: str, most: int) -> str:
+    """Escaped text of at most `most` bytes; what is longer ends in "[...]"."""
+    text = _text(value[:most])
+    if len(value) <= most and len(text.encode()) <= most:
+        return text
+    kept, left = [], most - len(" [...]")
+    for character in value[:most]:
+        escaped = _text(character)
+        left -= len(escaped.encode())
+        if left < 0:
+            break
+        kept.append(escaped)
+    return "".join(kept) + " [...]"
 
 
 def _text(value: str) -> str:
@@ -83,15 +157,22 @@ def _text(value: str) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """What the terminal shows: a line for each submission."""
-    lines = [f"{'student':30}{'assignment':18}{'points':>12}  first thing to mend"]
+    """What the terminal shows: a line for each submission, with the known mistakes that were recognised."""
+    lines = [f"{'student':30}{'assignment':16}{'points':>9}  first thing to mend"]
     for row in rows:
         graded = row.graded
-        first = next((f"{t.name}: {t.diagnosis}" for t in graded.tasks if t.score < t.max_score), "")
+        first = next((task for task in graded.tasks if task.score < task.max_score), None)
         points = f"{graded.score:g} / {graded.max_score:g}"
-        shown = " ".join("".join(c for c in first if c.isprintable() or c == " ").split())[:70]
-        lines.append(f"{_narrow(row.student):30}{graded.assignment:18}{points:>12}  {shown}".rstrip())
+        said = _in_a_line(first) if first else ""
+        lines.append(f"{_narrow(row.student):30}{_narrow(graded.assignment):16}{points:>9}  {said}".rstrip())
     return "\n".join(lines) + "\n"
+
+
+def _in_a_line(task: Task) -> str:
+    name, _, group = task.name.partition("__")
+    mistakes = f" ({', '.join(task.mistakes)})" * bool(task.mistakes)
+    said = " ".join("".join(c for c in task.diagnosis[:300] if c.isprintable() or c in " \n").split())
+    return textwrap.shorten(f"{name}, {group}{mistakes}: {said}", 110, placeholder=" ...")
 
 
 def _narrow(text: str) -> str:

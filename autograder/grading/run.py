@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 
 from autograder.build import ROOT, write_atomically
 from autograder.course import MARK, with_points, worth_of
 from autograder.grading import report
-from autograder.grading.grade import Graded, Task, grade_file
+from autograder.grading.executors import Cluster, Local
 from autograder.grading.gradebook import write_back
+from autograder.grading.journal import Journal, graded_in
 from autograder.grading.report import Row
+from autograder.grading.rounds import Pool, Progress, Rounds
 from autograder.grading.sandbox import LEVELS, level
-from autograder.grading.submissions import Submission, find
+from autograder.grading.submissions import find
 from autograder.source import Lesson, read_lessons
 from course_lib.cli import UserError
 
@@ -33,18 +34,18 @@ def grade(
     assignments: Sequence[str] = (),
     json_file: Path | None = None,
     dry_run: bool = False,
+    scheduler: str = "",
+    again: bool = False,
 ) -> int:
     """Grade what was handed in. Returns the exit code: 0 if all was graded, 1 if something could not be.
 
-    In a course made by `python -m autograder course`, grades go into its gradebook.db and autograded/. Beside what was
-    handed in stand grades.json, grades.csv and feedback/ afterwards.
+    scheduler   address of a Dask scheduler whose workers grade; without it `jobs` processes of this machine do
+    again       grade all anew; else only what has changed since the last run, or was not finished by it
+
+    In a course made by `python -m autograder course`, grades go into its gradebook.db and autograded/. In reports/
+    stand grades.json, grades.csv and a page for each submission; rows of students and assignments that were not asked
+    for stay. What could not be graded gets no grade, and keeps an older one.
     """
-    found_level = level()
-    if LEVELS.index(found_level) > LEVELS.index(accepted):
-        raise UserError(
-            f"this machine isolates answers by {found_level!r} only: a submission could read files and change grades. "
-            f"Install bubblewrap (apt install bubblewrap); for code that you trust, --accept-isolation {found_level}."
-        )
     lessons = read_lessons(ROOT)
     if (where / MARK).is_file():  # only what the course has, with its points
         worth = worth_of(where)
@@ -53,12 +54,14 @@ def grade(
     if unknown:
         names = ", ".join(lesson.stem for lesson in lessons)
         raise UserError(f"there is no assignment {', '.join(sorted(unknown))}; there are {names}.")
+    if not (dry_run or scheduler):
+        _refuse_below(accepted, level(), "this machine isolates")
     with tempfile.TemporaryDirectory() as unpacked:
         exercises = {lesson.stem: [c.solution for c in lesson.cells if c.solution] for lesson in lessons}
         chosen = [
             one
             for one in find(where, exercises, Path(unpacked))
-            if (not students or one.student in students) and (not assignments or one.assignment in assignments)
+            if _asked_for(one.student, one.assignment, students, assignments)
         ]
         if not chosen:
             raise UserError(f"no submission was found in {where}.")
@@ -66,15 +69,58 @@ def grade(
             for one in chosen:
                 print(f"{one.student:24}{one.assignment or '?':20}{one.path.name}")
             return 0
+        out = Reports(where, json_file)
+        kept = [row for row in out.rows() if not _asked_for(row.student, row.graded.assignment, students, assignments)]
         seed = _seed(where)
-        rows = list(_graded(chosen, lessons, seed, found_level, jobs))
-    rows.sort(key=lambda row: (row.student, row.graded.assignment))
-    _write(where, rows, lessons, json_file)
+        worth = {lesson.stem: {c.grade_id: c.points for c in lesson.cells if c.check} for lesson in lessons}
+        todo = [one for one in chosen if one.assignment]
+        rows, ungraded = [], []
+        with Journal(_journal(where), seed, again=again) as journal, _pool(jobs, scheduler, accepted) as pool:
+            progress = Progress(len(todo))
+            for one, came in Rounds(pool, journal, worth, seed).run(todo):
+                ungraded += [(one, came)] if isinstance(came, str) else []
+                rows += [] if isinstance(came, str) else [Row(_readable(one.student), came)]
+                progress.one()
+            missing = {(_readable(one.student), one.assignment) for one, _ in ungraded}
+            kept += [row for row in out.rows() if (row.student, row.graded.assignment) in missing]
+            rows.sort(key=lambda row: (row.student, row.graded.assignment))
+            out.write(rows, kept)
+            if (where / MARK).is_file():
+                _into_the_gradebook(where, rows, lessons)
     print(report.table(rows), end="")
+    for one, what in ungraded:
+        said = f"{one.assignment} of {one.student} could not be graded, no fault of the answer ({what}). Grade again."
+        print(" ".join(said.split()), file=sys.stderr)
     unread = [one for one in chosen if not one.assignment]
     for one in unread:
         print(f"{one.path.name} of {one.student}: {one.problem or 'it is none of the assignments'}", file=sys.stderr)
-    return 1 if unread else 0
+    return 1 if unread or ungraded else 0
+
+
+def _refuse_below(accepted: str, found: str, who: str) -> None:
+    if LEVELS.index(found) > LEVELS.index(accepted):
+        raise UserError(
+            f"{who} answers by {found!r} only: a submission could read files and change grades. "
+            f"Install bubblewrap (apt install bubblewrap); for code that you trust, --accept-isolation {found}."
+        )
+
+
+def _asked_for(student: str, assignment: str, students: Sequence[str], assignments: Sequence[str]) -> bool:
+    return (not students or student in students) and (not assignments or assignment in assignments)
+
+
+@contextlib.contextmanager
+def _pool(jobs: int, scheduler: str, accepted: str) -> Iterator[Pool]:
+    pool = Cluster(scheduler) if scheduler else Local(jobs)
+    try:
+        _refuse_below(accepted, pool.level, f"the workers of {scheduler} isolate")
+        yield pool
+    except KeyboardInterrupt:
+        raise UserError(
+            "stopped. No grade was written; what is graded is kept, and the same command goes on."
+        ) from None
+    finally:
+        pool.close()
 
 
 def _seed(where: Path) -> int:
@@ -83,32 +129,65 @@ def _seed(where: Path) -> int:
     return json.loads(mark.read_text("utf-8"))["seed"] if mark.is_file() else 0
 
 
-def _graded(chosen: Sequence[Submission], lessons: Sequence[Lesson], seed: int, how: str, jobs: int) -> Iterator[Row]:
-    worth = {lesson.stem: {c.grade_id: c.points for c in lesson.cells if c.check} for lesson in lessons}
-    todo = [one for one in chosen if one.assignment]
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        tasks = {
-            pool.submit(grade_file, one.path, one.assignment, worth[one.assignment], seed, how): one for one in todo
-        }
-        for done, task in enumerate(as_completed(tasks), start=1):
-            one = tasks[task]
-            try:
-                graded = task.result()
-            except Exception as error:  # ours, and not the learner's: no points are given or taken for it
-                said = f"This could not be graded ({type(error).__name__}: {error}). It is no fault of the answer."
-                missing = tuple(Task(name, 0, most, said) for name, most in worth[one.assignment].items())
-                graded = Graded(one.assignment, how, missing)
-            if sys.stderr.isatty():
-                print(f"\r{done} of {len(tasks)} graded", end="\n" if done == len(tasks) else "", file=sys.stderr)
-            yield Row(one.student, graded)
+def _journal(where: Path) -> Path:
+    """Where the journal stands: in a course, but beside a folder or a zip, in which students' files lie."""
+    where = where.resolve()
+    if (where / MARK).is_file() or (where / "submitted").is_dir():
+        return where / ".grading_journal"
+    return where.with_name(f".{where.name}.grading_journal")
 
 
-def _write(where: Path, rows: Sequence[Row], lessons: Sequence[Lesson], json_file: Path | None) -> None:
-    if (where / MARK).is_file():
-        write_back(where, rows, lessons, ROOT)
-    beside = where if where.is_dir() else where.parent
-    write_atomically(json_file or beside / "grades.json", report.as_json(rows), mode=0o600)
-    write_atomically(beside / "grades.csv", report.as_csv(rows), mode=0o600)
-    for row in rows:
-        page = beside / "feedback" / row.student / row.graded.assignment / "index.html"
-        write_atomically(page, report.as_html(row), mode=0o600)
+def _readable(name: str) -> str:
+    """A file name may hold bytes that are no text; no report can."""
+    return name.encode("utf-8", "replace").decode()
+
+
+class Reports:
+    """The folder of grades.json, grades.csv and pages: reports/ in a course or folder, NAME-reports/ beside a zip."""
+
+    def __init__(self, where: Path, json_file: Path | None):
+        self.folder = where / "reports" if where.is_dir() else where.with_name(f"{where.stem}-reports")
+        self.json_file = json_file or self.folder / "grades.json"
+
+    def rows(self) -> list[Row]:
+        """What the last run wrote. UserError if it is something else."""
+        try:
+            return [Row(one["student"], graded_in(one)) for one in json.loads(self.json_file.read_text("utf-8"))]
+        except FileNotFoundError:
+            return []
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise UserError(
+                f"{self.json_file} holds no grades that this grader wrote, so rows in it cannot be kept. Move it away."
+            ) from None
+
+    def write(self, rows: Sequence[Row], kept: Sequence[Row]) -> None:
+        """Write what was graded now, and keep older rows. A file that cannot be written stays as it was."""
+        every = sorted([*rows, *kept], key=lambda row: (row.student, row.graded.assignment))
+        try:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            write_atomically(self.json_file, report.as_json(every), mode=0o600)
+            write_atomically(self.folder / "grades.csv", report.as_csv(every), mode=0o600)
+            for row in rows:
+                page = self.folder / row.student / f"{row.graded.assignment}.html"
+                write_atomically(page, report.as_html(row), mode=0o600)
+        except OSError as error:
+            raise _cannot_write(error, self.folder) from None
+
+
+def _into_the_gradebook(course: Path, rows: Sequence[Row], lessons: Sequence[Lesson]) -> None:
+    from sqlalchemy.exc import SQLAlchemyError  # nbgrader's gradebook is made of it
+
+    try:
+        write_back(course, rows, lessons, ROOT)
+    except OSError as error:
+        raise _cannot_write(error, course) from None
+    except SQLAlchemyError as error:
+        text = f"cannot write {course / 'gradebook.db'}: {str(error).partition('[SQL')[0]}"
+        raise UserError(f"{text}. What was graded is kept: mend that and grade again.") from None
+
+
+def _cannot_write(error: OSError, folder: Path) -> UserError:
+    return UserError(
+        f"cannot write {error.filename2 or error.filename or folder}: {error.strerror}. No file is half written, and "
+        "what was graded is kept: mend that and grade again."
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import tempfile
 from pathlib import Path
@@ -10,7 +12,7 @@ from autograder.build import ROOT
 from autograder.course import make_course
 from autograder.exercises import EXERCISES
 from autograder.grading.run import grade
-from autograder.grading.sandbox import LEVELS, level
+from autograder.grading.sandbox import level
 from autograder.include import answer_of
 from autograder.source import Lesson, read_lessons
 
@@ -23,17 +25,29 @@ READS = "def {name}(*args):\n    raise ValueError(open('/etc/passwd').read())\n"
 def main() -> int:
     """Make the class in a temporary course and grade it; the course stays, to be looked at."""
     folder = Path(tempfile.mkdtemp(prefix="sample-class-"))
-    make_course(folder, seed=12)
+    with contextlib.redirect_stdout(io.StringIO()):  # what it wrote is not what this is about
+        make_course(folder, seed=12)
     lesson = next(one for one in read_lessons(ROOT) if one.stem == STEM)
     for student, content in handed_in(lesson).items():
         file = folder / "submitted" / student / STEM / f"{STEM}.ipynb"
         file.parent.mkdir(parents=True)
         file.write_bytes(content)
-    print()
-    code = grade(folder, jobs=2, accepted=LEVELS[-1] if level() == LEVELS[-1] else LEVELS[0])
-    page = folder / "feedback" / "dora-one-mistake" / STEM / "index.html"
+    if not isolated():
+        print(
+            f"This machine isolates answers by {level()!r} only. So the class has no hostile answers, and submissions "
+            "of strangers should not be graded here; docs/INSTRUCTORS.md says what to do.\n"
+        )
+    slow = " Grading takes half a minute, since one answer never returns." * isolated()
+    print(f"Twelve students have handed in {STEM}.{slow}\n")
+    code = grade(folder, jobs=2, accepted=level())
+    page = folder / "reports" / "dora-one-mistake" / f"{STEM}.html"
     print(f"\nA feedback page: {page}\nThe gradebook, and what was handed in: {folder}")
     return code
+
+
+def isolated() -> bool:
+    """Whether hostile answers may run on this machine."""
+    return level() != "process"
 
 
 def handed_in(lesson: Lesson) -> dict[str, bytes]:
@@ -45,9 +59,13 @@ def handed_in(lesson: Lesson) -> dict[str, bytes]:
     hostile = {
         "jack-ends-the-process": {name: ENDS.format(name=name) for name in names},
         "kim-reads-a-file": {name: READS.format(name=name) for name in names},
-        "leo-never-returns": {mask: LOOPS.format(name=mask)},
+        "leo-never-returns": {ragged: LOOPS.format(name=ragged)},
     }
-    isolated = level() != LEVELS[-1]
+    harmless = {
+        "jill-misspells-her-function": {mask: EXERCISES[mask].wrong_answer("strict").source.replace("_mask(", "_msk(")},
+        "ken-prints-and-returns-nothing": {mask: f"def {mask}(*args):\n    print(args)\n"},
+        "lea-forgot-an-import": {ragged: f"def {ragged}(q_lens, kv_lens):\n    return itertools.chain(q_lens)\n"},
+    }
     return {
         "ann-right": right,
         "cem-nothing-yet": _file(lesson, {name: _stub(lesson, name) for name in names}),
@@ -58,7 +76,7 @@ def handed_in(lesson: Lesson) -> dict[str, bytes]:
         "hal-syntax-error": _file(lesson, {mask: f"def {mask}(chunk_len, cached_len)\n    return None\n"}),
         "ida-lost-metadata-and-checks": _file(lesson, {}, bare=True),
         "jon-half-a-file": right[: len(right) // 2],
-    } | ({who: _file(lesson, answers) for who, answers in hostile.items()} if isolated else {})
+    } | {who: _file(lesson, answers) for who, answers in (hostile if isolated() else harmless).items()}
 
 
 def _stub(lesson: Lesson, name: str) -> str:

@@ -1,15 +1,19 @@
-"""Runs answers in a sandbox: `python -m autograder.grading.worker`, with frames (wire.py) on stdin and stdout.
+"""Runs the answers of one submission in a sandbox, each in a child of its own.
 
-The judge sends                       and the worker
-("torch",)                            imports torch, for the children that need it
-("begin", source, name, imports,      forks; the child defines the answer and says ("ready", which function of ours it
-  library, driver)                      is), or ("outcome", ...) with the error that came up. It runs what follows:
-("call", args, functions)             ("outcome", ...): what the answer did; before that, whenever the answer calls a
-("told", value), ("raised", ...)        function of the judge's, ("ask", number, args)
-("end",)                              the child ends, with whatever it has started: ("ended", its status)
+The judge sends on the worker's socket        and the worker
+                                              first says ("hello", whether system calls can be taken from children)
+a byte with another socket, and then          ends the child that there was, and forks one that has the new socket and
+("begin", source, name, imports, library,     not this one: nothing that an answer writes can pass for the worker's word
+  driver)
 
-This process holds no judge, no oracle and no known mistake, and knows no seed. The parent of the children never runs a
-line of an answer, so that each child begins with the same clean memory.
+The judge sends on a child's socket           and the child
+                                              first says ("ready", which function of ours the answer is), or
+                                              ("outcome", ...) with the error that came up as the cells ran
+("call", args, functions)                     says ("outcome", ...): what the answer did; before that, whenever it calls
+("told", value), ("raised", ...)              a function of the judge's, ("ask", number, args)
+
+This process holds no judge, no oracle and no known mistake, and knows no seed. It never runs a line of an answer, so
+that each child begins with the same clean memory.
 """
 
 from __future__ import annotations
@@ -19,31 +23,34 @@ import importlib
 import inspect
 import linecache
 import os
+import resource
 import signal
-import sys
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from autograder.answers import InProcess
 from autograder.drivers.lines import line_of
 from autograder.exercise import Call, Callback, Outcome, Raised, Returned
+from autograder.grading import seccomp
 from autograder.grading.wire import encode, receive
 from autograder.ours import used
 from autograder.plain import plain
 
 FILE = "<your answer>"
+MEMORY = 2 << 30  # bytes of address space that an answer may take, beside what the imports have
+CPU_SECONDS = 600
+OPEN_FILES = 64
 
 
 class Channel:
-    """Frames over two file descriptors. EOFError when the other side is gone."""
+    """Frames over a socket. EOFError when the other side is gone."""
 
-    def __init__(self, incoming: int, outgoing: int):
-        self.incoming, self.outgoing = incoming, outgoing
+    def __init__(self, socket: socket.socket):
+        self.socket = socket
 
     def send(self, *message: Any) -> None:
-        left = memoryview(encode(message))
-        while left:
-            left = left[os.write(self.outgoing, left) :]
+        self.socket.sendall(encode(message))
 
     def receive(self) -> tuple:
         return receive(self._exactly)
@@ -52,7 +59,7 @@ class Channel:
         """Read without a buffer: what belongs to a child must not wait in the parent's memory."""
         found = bytearray()
         while len(found) < count:
-            part = os.read(self.incoming, min(count - len(found), 1 << 20))
+            part = self.socket.recv(min(count - len(found), 1 << 20))
             if not part:
                 raise EOFError
             found += part
@@ -95,7 +102,7 @@ def _error(kind: str, text: str) -> Exception:
 def define(source: str, name: str, imports: str) -> Any:
     """The function or class `name` that a learner's cells define."""
     linecache.cache[FILE] = (len(source), None, source.splitlines(keepends=True), FILE)
-    namespace: dict[str, Any] = {"__name__": "__main__"}
+    namespace: dict[str, Any] = {"__name__": "__main__", "display": print}  # as a notebook has it
     exec(compile(imports, "<imports>", "exec"), namespace)
     exec(compile(source, FILE, "exec"), namespace)
     if name not in namespace:
@@ -104,7 +111,7 @@ def define(source: str, name: str, imports: str) -> Any:
 
 
 def serve(channel: Channel, begin: tuple) -> None:
-    """One child: define the answer, and run calls until ("end",)."""
+    """One child: define the answer, and run calls until the judge closes the socket (EOFError)."""
     source, name, imports, library, driver = begin
     try:
         answer = define(source, name, imports)
@@ -114,8 +121,8 @@ def serve(channel: Channel, begin: tuple) -> None:
         return
     channel.send("ready", forbidden)
     runner = InProcess(answer, _driver(driver))
-    while (message := channel.receive())[0] == "call":
-        _, args, described = message
+    while True:
+        _, args, described = channel.receive()
         functions = [asking(channel, number, *one) for number, one in enumerate(described)]
         runner.callbacks = {function.__name__: _chosen(functions) for function in functions}
         (outcome,) = runner.run([Call(args, "")])
@@ -152,38 +159,102 @@ def unpacked(fields: tuple) -> Outcome:
     return Returned(value, printed)
 
 
-def main() -> int:
-    """Serve until the judge closes stdin."""
-    channel = Channel(os.dup(0), os.dup(1))
+def main(*, torch: bool) -> int:
+    """A worker with an interpreter of its own, whose stdin is its socket, until the judge closes that."""
+    control = socket.socket(fileno=os.dup(0))
+    to_nowhere()
+    if torch:
+        import_torch()
+    limit(address_space() + MEMORY)
+    serve_submission(control, sealed=False)
+    return 0
+
+
+def to_nowhere() -> None:
+    """Have stdin, stdout and stderr lead nowhere: answers may print."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
-    while True:
-        try:
-            kind, *begin = channel.receive()
-        except EOFError:
-            return 0
-        if kind == "hello":
-            channel.send("hello")
-            continue
-        if kind == "torch":
-            import torch  # once, before the children are forked; no operation, which would start threads
+    os.close(nothing)
 
-            torch.set_num_threads(1)
-            continue
-        if kind != "begin":
-            continue  # what was sent to a child that is gone
+
+def import_torch() -> None:
+    """Once, before children are forked. No operation: that would start threads, and a child would wait for them."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def limit(memory: int) -> None:
+    """Limit this process and those that it starts. memory: bytes of address space."""
+    for what, most in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CPU, CPU_SECONDS),
+        (resource.RLIMIT_NOFILE, OPEN_FILES),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(what, (most, most))
+
+
+def address_space() -> int:
+    """Bytes of address space that this process has, or 8 GiB where the system does not say."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 8 << 30
+
+
+def serve_submission(control: socket.socket, *, sealed: bool) -> None:
+    """Run the answers of one submission, each in a child, until the judge closes the socket.
+
+    sealed   raise OSError where system calls cannot be taken from this process; without it, that is only told
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the first process of a namespace ignores
+    seal = None
+    try:
+        seccomp.Filter(name for name in seccomp.REFUSED if name not in seccomp.WORKER).apply()
+        seal = seccomp.Filter(seccomp.WORKER)
+    except OSError:
+        if sealed:
+            raise
+    channel, child = Channel(control), 0
+    channel.send("hello", seal is not None)
+    while True:
+        byte, sockets, _, _ = socket.recv_fds(control, 1, 1)
+        if child:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            if seal is None:  # otherwise it can have started none
+                _end_all_others()
+        if not byte:
+            return
+        _, *begin = channel.receive()
+        _import_ours(*begin[-2:])
         child = os.fork()
         if child == 0:
-            status = 1
             try:
-                serve(channel, tuple(begin))
-                status = 0
+                control.close()
+                if seal:
+                    seal.apply()
+                serve(Channel(socket.socket(fileno=sockets[0])), tuple(begin))
             finally:
-                os._exit(status)
-        _, status = os.waitpid(child, 0)
-        _end_all_others()
-        channel.send("ended", status)
+                os._exit(0)
+        os.close(sockets[0])
+
+
+def _import_ours(library: Sequence[str], driver: str) -> None:
+    """Import here what the children need, so that it is there in all of them."""
+    for name in library:
+        importlib.import_module(name.partition(":")[0])
+    if driver:
+        import_warm(driver.partition(":")[0])
+
+
+def import_warm(name: str) -> None:
+    """Import a module; if it has `warm`, have it make what calls share."""
+    getattr(importlib.import_module(name), "warm", int)()
 
 
 def _end_all_others() -> None:
@@ -193,7 +264,3 @@ def _end_all_others() -> None:
             os.kill(-1, signal.SIGKILL)
         except ProcessLookupError:
             pass
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,11 +1,13 @@
 """What is wrong with a learner's notebook, in plain words, and a repair that loses nothing."""
 
+import ast
 import copy
 import re
 import uuid
 from collections import Counter
 
 from course_lib.cli import UserError
+from course_lib.learner.cell_source import as_python
 from course_lib.learner.notebook_file import Finding, Released, label, notes, set_source, source
 from course_lib.learner.old_imports import is_readable, rewrite
 from course_lib.learner.still_old import still_old
@@ -148,7 +150,7 @@ def _looks_like(grade_id: str) -> str:
     """Pattern of the source of a cell with this grade id: NAME for the solution, NAME__GROUP for a check."""
     name, is_check, group = grade_id.partition("__")
     if not is_check:
-        return rf"^def {re.escape(name)}\("
+        return rf"^(async )?(def|class) {re.escape(name)}\b"
     return rf"^check\.{re.escape(name)}\(" + ("" if group == "check" else rf".*['\"]{re.escape(group)}['\"]")
 
 
@@ -210,7 +212,22 @@ def _cell_ids(notebook: dict, released: Released, findings: list[Finding]) -> No
 
 
 def is_untouched(cell: dict, released: Released, grade_id: str) -> bool:
-    """Is this still what was handed out? Without the released notebook: does it still raise the reminder?"""
+    """Is this still what was handed out? Without the released notebook: is the reminder all that each function does?
+
+    So a class is untouched if all of its methods are, and an answer as soon as one is written.
+    """
     if grade_id in released.cells:
         return source(cell).strip() == source(released.cells[grade_id]).strip()
-    return bool(re.search(r"^\s*raise NotImplementedError\(", source(cell), re.MULTILINE))
+    try:
+        tree = ast.parse(as_python(source(cell)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False  # nobody hands that out: it was written in
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return bool(functions) and all(map(_only_raises, functions))
+
+
+def _only_raises(function: ast.FunctionDef) -> bool:
+    """Whether nothing stands in a function, or method, but its docstring and the reminder."""
+    *above, last = function.body
+    is_reminder = isinstance(last, ast.Raise) and "NotImplementedError(" in ast.unparse(last)
+    return is_reminder and all(isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant) for s in above)

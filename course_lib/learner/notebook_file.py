@@ -88,7 +88,7 @@ def released_as(path: Path, notebook: dict, root: Path) -> Released:
     """
     index_file = root / "course_lib" / "assets" / "exercises.json"
     index = json.loads(index_file.read_text(encoding="utf-8")) if index_file.is_file() else []
-    defined = set(re.findall(r"^def (\w+)\(", "\n".join(map(source, notebook["cells"])), re.MULTILINE))
+    defined = set(re.findall(r"^(?:def|class) (\w+)", "\n".join(map(source, notebook["cells"])), re.MULTILINE))
     votes = Counter(entry["notebook"] for entry in index if entry["name"] in defined)
     origin = notebook["metadata"].get("chunked_prefill_course")
     stems = [Path(str(origin.get("source", ""))).stem] if isinstance(origin, dict) else []
@@ -123,5 +123,5 @@ def set_source(cell: dict, text: str) -> None:
 def label(cell: dict) -> str:
     """How a cell is named to its owner: by its first telling line."""
     lines = [line.strip() for line in source(cell).splitlines() if line.strip()]
-    telling = next((line for line in lines if line.startswith(("def ", "check."))), lines[0] if lines else "")
+    telling = next((line for line in lines if line.startswith(("def ", "class ", "check."))), lines[0] if lines else "")
     return f"the cell `{telling[:50]}`" if telling else "an empty cell"

@@ -1,0 +1,117 @@
+"""What one grading process remembers of a class, so that it pays once for what many submissions share.
+
+Kept are, by exercise, group and seed: the cases, what the known mistakes do with them, and the verdict on equal
+outcomes. Nothing of it comes from what a submission says: verdicts are the judge's, filed under a digest of all that
+the judge reads. A conversation depends on the answer, so nothing is kept of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Returned, Verdict
+from autograder.judge import Replay, Runs, judge, verdict_on
+from autograder.plain import Other
+
+MOST_VERDICTS = 2_000  # of one group and seed; then they are forgotten. One has some kB
+
+
+class Memo:
+    """The memory of one process. Verdicts are the same with it and without."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, str, int], _Known] = {}
+
+    def verdict_on(self, exercise: Exercise, group: Group, answer: Runs, seed: int) -> Verdict:
+        """What judge.verdict_on says of an answer."""
+        if group.talk:
+            return verdict_on(exercise, group, answer, seed)
+        at = (exercise.name, group.name, seed)
+        known = self.known.setdefault(at, _Known(exercise, group))
+        calls = known.cases(seed)
+        outcomes = answer.run(calls, apart=group.apart)
+        key = digest(outcomes)
+        if key is None:  # nothing that a judge could read
+            return judge(exercise, group, calls, outcomes, known)
+        if key not in known.verdicts:
+            try:
+                verdict = judge(exercise, group, calls, outcomes, known)
+            except BaseException:  # a replay may have stopped half-way
+                del self.known[at]
+                raise
+            if len(known.verdicts) >= MOST_VERDICTS:
+                known.verdicts.clear()
+            known.verdicts[key] = verdict
+        return known.verdicts[key]
+
+
+class _Known:
+    """Of one group and seed. Iterating goes through the known mistakes, each compiled when it first comes up."""
+
+    def __init__(self, exercise: Exercise, group: Group):
+        self.exercise, self.group = exercise, group
+        self.calls: list[Call] | None = None
+        self.replays: list[Replay] = []
+        self.verdicts: dict[bytes, Verdict] = {}
+
+    def cases(self, seed: int) -> list[Call]:
+        if self.calls is None:
+            self.calls = self.group.cases(seed)
+        return self.calls
+
+    def __iter__(self) -> Iterator[Replay]:
+        for index, wrong in enumerate(self.exercise.wrong_answers):
+            if index == len(self.replays):
+                self.replays.append(Replay(self.exercise, self.group, wrong, self.calls))
+            yield self.replays[index]
+
+
+def digest(outcomes: Sequence[Outcome]) -> bytes | None:
+    """The same for outcomes that are the same to every bit, kind and text; None if one of them is no outcome."""
+    found = hashlib.sha256()
+    try:
+        for outcome in outcomes:
+            if type(outcome) is Raised:
+                parts = ("raised", outcome.type, outcome.message, outcome.line, outcome.printed, outcome.asked)
+            elif type(outcome) is Returned:
+                parts = ("returned", outcome.value, outcome.printed, outcome.asked)
+            else:
+                return None
+            for piece in _pieces(parts):
+                found.update(piece)
+    except (TypeError, RecursionError):
+        return None
+    return found.digest()
+
+
+def _pieces(value: Any) -> Iterator[Any]:
+    """Bytes from which plain data could be read again: each part with its kind and its length before it."""
+    if isinstance(value, tuple):
+        yield b"(%d" % len(value)
+        for part in value:
+            yield from _pieces(part)
+    elif type(value) is np.ndarray and not value.dtype.hasobject:
+        yield _sized(b"a", f"{value.dtype.str}{value.shape}".encode())
+        yield np.ascontiguousarray(value).tobytes()
+    elif type(value) is float:
+        yield b"f" + struct.pack("<d", value)
+    elif value is None or type(value) in (bool, int):
+        yield _sized(b"n", repr(value).encode())
+    elif type(value) is str:
+        yield _sized(b"s", value.encode("utf-8", "surrogatepass"))
+    elif type(value) is bytes:
+        yield _sized(b"b", value)
+    elif type(value) is Other:
+        yield b"o"
+        yield from _pieces((value.kind, value.text))
+    else:
+        raise TypeError(type(value).__name__)
+
+
+def _sized(kind: bytes, content: bytes) -> bytes:
+    return b"%s%d:%s" % (kind, len(content), content)

@@ -1,0 +1,180 @@
+"""What a learner's cells say, statement by statement: which names each binds and uses. Nothing of it is run.
+
+The text may be anything, and this runs in the grader's own process: whatever takes a parser long, or deep into the
+stack, has a limit, and no function here calls itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import symtable
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from autograder.include import free_names
+
+# Characters of a cell that is parsed. Python 3.10.13 crashes on a chain x.a.a.a... of a million, not of 100,000
+# (tried 2026-12); a longer cell is left to the sandbox.
+MAX_CELL = 50_000
+# IPython reads a cell once for each line of its own: lines times characters, over all cells (500,000 take some 6 s)
+MAX_MAGIC = 500_000
+_OWN_LINE = re.compile(r"^\s*[%!?]|=\s*[%!]|\?\s*$", re.MULTILINE)
+_WORD = re.compile(r"[^\W\d]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A code cell. `number` counts all cells of the notebook from 1, as a reader does."""
+
+    number: int
+    source: str
+    grade_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement at the top level of a cell.
+
+    place     its number in the notebook
+    cell      the number of its cell, and line, where in the cell it begins
+    source    its text, with decorators
+    binds     names that it binds
+    changes   names of which it changes a part: TABLE in TABLE[1] = 2
+    defines   whether it is a def or a class
+    stub      whether it is a function that only raises NotImplementedError, or a class of such methods
+    checks    whether it calls something of `check`: test cells of a submission are never run
+    """
+
+    place: int
+    cell: int
+    line: int
+    source: str
+    binds: frozenset[str]
+    changes: frozenset[str]
+    defines: bool
+    stub: bool
+    checks: bool
+
+    def uses(self) -> set[str]:
+        """The names that it takes from outside of it."""
+        try:
+            names = free_names(symtable.symtable(self.source, "<statement>", "exec"))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # too deep, or only the compiler refuses it
+            names = set(_WORD.findall(self.source))
+        return names - set(dir(builtins))
+
+
+def statements(cells: Iterable[Cell]) -> tuple[list[Statement], list[Cell]]:
+    """All statements in the order of the notebook, and the cells that are no Python or too long to be parsed."""
+    found: list[Statement] = []
+    broken, left = [], MAX_MAGIC
+    for cell in cells:
+        text = re.sub(r"\A(\s*)%%(time|timeit|capture|prun)\b.*", r"\1", cell.source)
+        tree = _tree(text) if len(text) <= MAX_CELL else None
+        if tree is None and len(text) <= MAX_CELL and (own_lines := len(_OWN_LINE.findall(text))):
+            left -= own_lines * len(text)
+            text = _transformed(text) if left > 0 else text
+            tree = _tree(text)
+        if tree is None:
+            broken.append(Cell(cell.number, text, cell.grade_id))
+            continue
+        lines = text.split("\n")
+        found += [_statement(len(found) + i, cell.number, node, lines) for i, node in enumerate(tree.body)]
+    return found, broken
+
+
+def _tree(text: str) -> ast.Module | None:
+    """None for what is no Python, or too deep for the parser."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the learner's text, such as '\d'
+        try:
+            return ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+
+
+def _transformed(source: str) -> str:
+    """The cell with IPython's own lines made Python, as IPython does it."""
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    try:
+        return TransformerManager().transform_cell(source)
+    except (SyntaxError, ValueError, RuntimeError):  # RuntimeError: more than 500 such lines
+        return source
+
+
+def _statement(place: int, cell: int, node: ast.stmt, lines: list[str]) -> Statement:
+    binds, changes = _bound(node)
+    defines = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+    begin = min([node.lineno, *(line.lineno for line in getattr(node, "decorator_list", []))])
+    return Statement(
+        place, cell, begin, _source(node, lines[begin - 1 : node.end_lineno]), frozenset(binds), frozenset(changes),
+        defines, _is_stub(node), _checks(node),
+    )  # fmt: skip
+
+
+def _source(node: ast.stmt, text: list[str]) -> str:
+    """The statement's lines, without what stands on them before or behind a semicolon."""
+    last = text[-1].encode("utf-8", "replace")
+    if last[node.end_col_offset :].lstrip().startswith(b";"):
+        text[-1] = last[: node.end_col_offset].decode()
+    if node.col_offset:  # columns count bytes
+        text[0] = text[0].encode()[node.col_offset :].decode()
+    return "\n".join(text)
+
+
+_SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def _bound(node: ast.stmt) -> tuple[set[str], set[str]]:
+    """Names that a statement binds, in its branches too, and names of which it changes a part."""
+    binds, changes, left = set(), set(), [node]
+    while left:
+        part = left.pop()
+        if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            binds.add(part.name)
+            continue
+        if isinstance(part, (ast.Import, ast.ImportFrom)):
+            binds |= {(alias.asname or alias.name).partition(".")[0] for alias in part.names}
+            continue
+        if isinstance(part, _SCOPES) or (isinstance(part, ast.AnnAssign) and part.value is None):
+            continue
+        if isinstance(getattr(part, "ctx", None), ast.Store):
+            (binds if isinstance(part, ast.Name) else changes).add(_root(part))
+        elif isinstance(part, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and part.name:
+            binds.add(part.name)
+        left += ast.iter_child_nodes(part)
+    return binds, changes - {""}
+
+
+def _root(target: ast.expr) -> str:
+    """The name at the beginning of a.b[0].c."""
+    while isinstance(target, (ast.Attribute, ast.Subscript, ast.Starred)):
+        target = target.value
+    return target.id if isinstance(target, ast.Name) else ""
+
+
+def _is_stub(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ClassDef):
+        methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+        return bool(methods) and all(map(_only_raises, methods))
+    return isinstance(node, ast.FunctionDef) and _only_raises(node)
+
+
+def _only_raises(node: ast.FunctionDef) -> bool:
+    last = node.body[-1]
+    only = [
+        part for part in node.body[:-1] if not isinstance(part, ast.Expr) or not isinstance(part.value, ast.Constant)
+    ]
+    raised = last.exc if isinstance(last, ast.Raise) else None
+    raised = raised.func if isinstance(raised, ast.Call) else raised
+    return not only and isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
+
+
+def _checks(node: ast.stmt) -> bool:
+    return any(
+        isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "check" for n in ast.walk(node)
+    )
