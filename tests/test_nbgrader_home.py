@@ -209,7 +209,7 @@ def test_what_holds_grades_is_for_its_owner_alone_whatever_nbgrader_does_with_it
         book.replace(folder / "gradebook.db")
     finally:
         os.umask(before)
-    closed = ("source", "autograded", "feedback", "gradebook.db", "grades.csv", "grades.json", "course_seed.json")
+    closed = ("source", "autograded", "feedback", "reports", "gradebook.db", "grades.csv", "course_seed.json")
     assert [name for name in closed if mode(folder / name) & 0o077] == []
     assert mode(folder / "release" / STEM) & 0o055 == 0o055 and mode(folder) == 0o755
     assert [mode(path) for path in (folder / "submitted").rglob("*")] == submitted
