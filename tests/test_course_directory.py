@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_course import HALF, LESSON, SETUP, TYPED, hidden_seeds, make_root
 
+from autograder.__main__ import main
 from autograder.build import ROOT, dump
 from autograder.course import MARK, make_course, source_notebook, worth_of
 from autograder.points import shared_out
@@ -327,3 +328,30 @@ def test_at_no_moment_can_others_read_what_a_course_keeps_to_itself(two, monkeyp
     finally:
         os.umask(before)
     assert course.stat().st_mode & 0o055 == 0o055 and seen == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--notebooks", "02,99"], "there is no notebook 99"),
+        (["--notebooks", ","], "no notebook is named"),
+        (["--points", "02"], "does not say what notebooks are worth"),
+        (["--points", "02=-1"], "does not say what notebooks are worth"),
+        (["--points", "02=1"], "cannot be shared out over the 5 checks"),
+    ],
+)
+def test_the_command_refuses_in_one_line_and_makes_nothing(tmp_path, capsys, flags, words):
+    try:
+        code = main(["course", str(tmp_path / "made"), *flags])
+    except SystemExit as stopped:
+        code = stopped.code
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1) and words in err
+    assert not (tmp_path / "made").exists()
+
+
+def test_the_command_makes_a_part_of_the_course_with_other_points(tmp_path):
+    assert main(["course", str(tmp_path / "made"), "--notebooks", "2,05", "--points", "02=10, 05=5.5"]) == 0
+    assert {stem: sum(worth.values()) for stem, worth in worth_of(tmp_path / "made").items()} == {
+        "02_mask": 10, "05_budget": 5.5,
+    }  # fmt: skip

@@ -272,6 +272,16 @@ def test_settings_that_the_engine_does_not_follow_are_refused(course, converter,
     assert sentence in refusal(converter(**settings), course[0])
 
 
+def test_a_source_without_points_is_refused_in_a_sentence(course, converter):
+    file = course[0] / "source" / STEM / f"{STEM}.ipynb"
+    kept = file.read_text("utf-8")
+    file.write_text("{")
+    try:
+        assert "holds no points" in refusal(converter(), course[0])
+    finally:
+        file.write_text(kept, "utf-8")
+
+
 def test_an_assignment_of_the_instructors_own_is_left_to_nbgrader(course, converter):
     from nbgrader.converters import Autograde, BaseConverter
 
