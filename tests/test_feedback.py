@@ -123,7 +123,7 @@ SAID = {
         [HEAD + "    return np.ones((chunk_len, cache_len))"],
         "No cell of the notebook defines cache_len. Did you mean cached_len?",
     ),
-    "a cell deleted": ([HEAD + "    return helper(1, 2)"], "No cell of the notebook defines helper. If you deleted"),
+    "a cell deleted": ([HEAD + "    return helper(1, 2)"], "helper: is it misspelled, or was its cell deleted?"),
     "a helper that is no Python": (
         ["def helper(a b):\n    return a", HEAD + "    return helper(1, 2)"],
         "Cell 3 would define helper, but it is no Python: mend it.",
@@ -177,6 +177,34 @@ def test_an_error_is_told_with_the_students_own_cell_and_line_and_with_what_to_d
     assert found.score == 0 and said in found.tasks[0].diagnosis
 
 
+PARTLY = """\
+class KVCache:
+    def __init__(self, num_layers, kv_heads, head_dim):
+        self.k = []
+
+    def append(self, layer, k, v):
+        \"\"\"Keep them.\"\"\"
+        raise NotImplementedError("Exercise 1.1: write KVCache, then run this cell again.")
+
+    def view(self, layer):
+        raise NotImplementedError("Exercise 1.1: write KVCache, then run this cell again.")
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (PARTLY, "is not written yet. Still to be written: append (cell 2, line 5), view (cell 2, line 9). Replace"),
+        ("class KVCache:\n    def __init__(self):\n        pass", "It is called as KVCache(num_layers, kv_heads, head"),
+        ("class KVCache:\n    pass", "raised TypeError: KVCache() takes no arguments. It is called as KVCache(num_lay"),
+        ("KVCache = 3", "Cell 2 gives the name KVCache to something else: write a class."),
+    ],
+    ids=["partly written", "other parameters", "empty", "no class"],
+)
+def test_an_answer_that_is_a_class_is_explained_too(source, said, tmp_path):
+    assert said in graded(tmp_path, "KVCache", source, groups=["views"]).tasks[0].diagnosis
+
+
 def test_what_is_said_is_the_same_each_time(tmp_path):
     source = HEAD + "    return lambda: 1"
     first, again = (graded(tmp_path, MASK, source, groups=["values"]) for _ in range(2))
@@ -205,6 +233,13 @@ def test_a_call_that_never_comes_back_is_named(body, said, tmp_path, monkeypatch
     monkeypatch.setattr(remote, "SECONDS", 1)
     found = graded(tmp_path, MASK, HEAD + body, groups=["values"])
     assert said in found.tasks[0].diagnosis and "raised" not in found.tasks[0].diagnosis
+
+
+def test_a_cell_outside_of_the_answer_that_never_ends_is_not_told_as_a_call(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "SECONDS", 1)
+    endless = "N = sum(1 for _ in iter(int, 1))"
+    said = graded(tmp_path, MASK, endless, HEAD + "    return N", groups=["values"]).tasks[0].diagnosis
+    assert "your cells took longer than 1 s to run, before any call, and were stopped. Look for a loop" in said
 
 
 class Fails:
@@ -371,7 +406,7 @@ def test_a_page_says_what_was_taken_from_where_at_which_level_and_shows_the_code
 
 
 def test_a_giant_message_and_a_giant_output_are_cut(tmp_path):
-    source = HEAD + "    print('y' * 10**6)\n    raise ValueError('x' * 10**6)  # " + "z" * 10**5
+    source = HEAD + "    print('y' * 10**6)\n    raise ValueError('x' * 10**6)  # " + " raised (line 1: x." * 10**4
     found = graded(tmp_path, MASK, source, groups=["values"])
     assert len(found.tasks[0].diagnosis) <= 4_000
     assert len(report.as_html(Row("ann", found)).encode()) < 40_000

@@ -77,9 +77,6 @@ def test_an_answer_sees_the_interpreter_and_our_packages_and_no_more_of_the_cour
     ],
 )
 def test_an_answer_starts_no_process_opens_no_socket_and_leaves_nothing_for_the_next(level, what):
-    with Sandbox(level) as box:
-        if not box.sealed:
-            pytest.skip("this kernel has no seccomp")
     assert ran(level, f"try: {what}", "except OSError as error: return error.errno in (1, 30)", "return False") == 1
 
 
@@ -205,7 +202,7 @@ def levels_without(*refused, ordinary=False):
     "refused, has",
     [
         ("unshare", set()),
-        ("seccomp", {"bubblewrap"}),
+        ("seccomp", set()),  # an answer could start processes without end
         ("mount", set()),
         ("pivot_root", set()),
         ("socket", {"namespaces"}),  # bwrap configures the loopback device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -16,6 +17,7 @@ NOT_THEIRS = tuple(  # code in files below these paths is a library's, or ours
         Path(__file__).resolve().parents[2] / "course_lib",
         Path(np.__file__).resolve().parent,
         *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *(path for path in sys.path if path.endswith(("site-packages", "dist-packages"))),  # a worker's are there alone
     )
 )
 

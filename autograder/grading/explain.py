@@ -26,9 +26,11 @@ _RAISED = re.compile(
 )
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+| \((?:/[^()]*|unknown location)\)(?= \(cell|\.)")  # another one each time
 _ENDS = {  # what a sandbox says of a call that did not come back: how it is told of inputs that are not seen
-    "your code took longer": "your code took too long, and was stopped",
-    "your code ended the process": "your code ended the process, or used more memory than there is",
-    "what came back could not": "what came back could not be read",
+    ": your code took longer": "your code took too long, and was stopped",
+    ": your cells took longer": "your cells took too long to run, and were stopped",
+    ": the answers of this notebook took longer": "the answers of this notebook took too long in all",
+    ": your code ended the process": "your code ended the process, or used more memory than there is",
+    ": what came back could not": "what came back could not be read",
 }
 _JUPYTERS = ("display", "get_ipython", "exit", "quit")  # names that only a notebook has
 
@@ -67,7 +69,7 @@ def _no_python(answer: Answer) -> str:
 
 def explained(verdict: Verdict, exercise: Exercise, answer: Answer, notebook: Notebook) -> str:
     """What a judge says, with the places in the notebook, and with what to do about an error where there is a hint."""
-    what = _ADDRESS.sub("", placed(verdict.what, answer))
+    what = _ADDRESS.sub("", placed(verdict.what[: 2 * MOST_SAID], answer))
     hint = _hint(what, exercise, answer, notebook)
     which = " ".join(filter(None, (hint, placed(verdict.which, answer))))
     return replace(verdict, what=what, which=which).message[:MOST_SAID]
@@ -80,8 +82,8 @@ def placed(said: str, answer: Answer) -> str:
         line = int(found["line"])
         if not 0 < line <= len(answer.places):
             return found[0]
-        text, behind = _line(answer, line), said[found.end() :]
-        if behind.startswith(":") and not behind.startswith(f": {text}"):
+        text = _line(answer, line)
+        if said.startswith(":", found.end()) and not said.startswith(f": {text}", found.end()):
             return found[0]  # a line of other code, such as one that the answer made itself
         cell, inside = answer.places[line - 1]
         return f"(cell {cell}, line {inside}" + (f": {text}" if found["file"] and text else "")
@@ -94,7 +96,8 @@ def kind_of_failure(said: str, answer: Answer) -> str:
     for found, told in _ENDS.items():
         if found in said and " raised " not in said:
             return f"There {told}."
-    raised = _RAISED.search(placed(said, answer))
+    said = said[:MOST_SAID]
+    raised = _raised(placed(said, answer))
     if raised is None or not isinstance(getattr(builtins, raised["type"], None), type):
         return ""
     place = _PLACE.search(said)
@@ -115,6 +118,12 @@ def taken(answer: Answer) -> str:
     return f"Your answer was taken from cell {answer.cell}, with what it uses of {listed}."
 
 
+def _raised(said: str) -> re.Match | None:
+    """The type and text of the error in a message. The first words are the judge's; what follows may hold anything."""
+    at = said.find(" raised ")
+    return _RAISED.match(said, at) if at >= 0 else None
+
+
 def _line(answer: Answer, line: int) -> str:
     lines = answer.source.split("\n")
     return lines[line - 1].strip()[:200] if 0 < line <= len(lines) else ""
@@ -126,18 +135,21 @@ def _alike(name: str, names: Sequence[str]) -> str:
 
 def _hint(said: str, exercise: Exercise, answer: Answer, notebook: Notebook) -> str:
     """What to do about the error in a message; "" where the message says it all."""
-    if "took longer than" in said and " raised " not in said:
+    if re.search(r": your (code|cells) took longer than \d+ s\b", said) and " raised " not in said:
         return "Look for a loop that never ends, or for work done again and again: right answers need under a second."
-    if "ended the process" in said and " raised " not in said:
+    if ": your code ended the process" in said and " raised " not in said:
         return "Take out what ends Python, and look how large the lists and arrays become that it makes."
+    if said.endswith(f", {exercise.name}, is not written yet."):
+        return _methods_to_write(exercise, answer)
     if "returned something of type generator" in said:
         return "A function with yield gives one value after another: return all of them at once."
     if "returned something of type coroutine" in said:
         return "Write def in place of async def."
-    found = _RAISED.search(said)
+    found = _raised(said)
     if found is None:
         return ""
     kind, text = found["type"], found["text"] or ""
+    kind_of = "class" if isinstance(_solution(exercise), type) else "function"
     hints = [_before_any_call(said, answer)]
     if kind == "NameError" and (name := re.match(r"name '(\w+)' is not defined", text)):
         hints.append(_missing(name[1], answer, notebook))
@@ -147,7 +159,7 @@ def _hint(said: str, exercise: Exercise, answer: Answer, notebook: Notebook) -> 
     elif kind == "TypeError" and re.match(rf"{exercise.name}(\.__init__)?\(\) (takes|missing|got)", text):
         hints.append(f"It is called as {_signature(exercise)}.")
     elif kind == "TypeError" and "object is not callable" in text and "(cell" not in said:
-        hints.append(f"Cell {answer.cell} gives the name {exercise.name} to something else: write a function.")
+        hints.append(f"Cell {answer.cell} gives the name {exercise.name} to something else: write a {kind_of}.")
     elif kind == "UnboundLocalError" and (name := re.search(r"local variable '(\w+)'", text)):
         hints.append(f"No line has given {name[1]} a value before that one in this call: look at the branches above.")
     elif kind == "EOFError":
@@ -195,11 +207,29 @@ def _missing(name: str, answer: Answer, notebook: Notebook) -> str:
         if name in here:
             return f"Cell {cell.number} defines {name}, but only after the line that needs it has run."
     close = _alike(name, sorted(known - {name}))
-    meant = f" Did you mean {close}?" if close else ""
-    return f"No cell of the notebook defines {name}.{meant or ' If you deleted its cell, write it again.'}"
+    if close:
+        return f"No cell of the notebook defines {name}. Did you mean {close}?"
+    return f"No cell of the notebook defines {name}: is it misspelled, or was its cell deleted?"
+
+
+def _methods_to_write(exercise: Exercise, answer: Answer) -> str:
+    """The methods of a class that still raise the stub's error, where others are written."""
+    found = [s for s in ast.parse(answer.source).body if isinstance(s, ast.ClassDef) and s.name == exercise.name]
+    methods = [part for s in found[-1:] for part in s.body if isinstance(part, ast.FunctionDef)]
+    left = [
+        m for m in methods if isinstance(m.body[-1], ast.Raise) and "NotImplementedError" in ast.unparse(m.body[-1])
+    ]
+    if not left or len(left) == len(methods):
+        return ""
+    named = [f"{m.name} (cell {answer.places[m.lineno - 1][0]}, line {answer.places[m.lineno - 1][1]})" for m in left]
+    return f"Still to be written: {', '.join(named)}."
+
+
+def _solution(exercise: Exercise) -> object:
+    module, _, attribute = exercise.solution.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _signature(exercise: Exercise) -> str:
-    module, _, attribute = exercise.solution.partition(":")
-    parameters = inspect.signature(getattr(importlib.import_module(module), attribute)).parameters.values()
+    parameters = inspect.signature(_solution(exercise)).parameters.values()
     return f"{exercise.name}({', '.join(str(p.replace(annotation=p.empty)) for p in parameters)})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,8 +72,13 @@ def grade_file(
         notebook = read_notebook(file)
     except Refused as error:
         return refused(error, assignment, level, worth)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # of a "\d" in a cell, which is only read in this process
+        return _graded(notebook, assignment, worth, course_seed, boxes or Bench(level, Memo()))
+
+
+def _graded(notebook: Notebook, assignment: str, worth: Mapping[str, float], course_seed: int, boxes: Bench) -> Graded:
     names = list(dict.fromkeys(grade_id.partition("__")[0] for grade_id in worth))
-    boxes = boxes or Bench(level, Memo())
     boxes.torch = any("torch" in EXERCISES[name].imports for name in names)
     tasks, notes, answers, taken = [], list(notebook.notes), {}, {}
     try:
@@ -92,7 +98,7 @@ def grade_file(
                     tasks.append(_task(grade_id, most, answer, notebook, hidden, boxes))
     finally:
         boxes.drop()
-    return Graded(assignment, level, tuple(tasks), tuple(notes), answers, taken)
+    return Graded(assignment, boxes.level, tuple(tasks), tuple(notes), answers, taken)
 
 
 def refused(error: Refused, assignment: str, level: str, worth: Mapping[str, float]) -> Graded:

@@ -81,7 +81,7 @@ class Remote:
         library = (exercise.solution, *exercise.library)
         driver = f"{exercise.driver.__module__}:{exercise.driver.__name__}" if exercise.driver else ""
         self.line = self.sandboxes.get().begin(self.source, exercise.name, exercise.imports, library, driver)
-        kind, *rest = self._received()
+        kind, *rest = self._received(SECONDS)
         self.ready = True
         if kind == "ready":
             (self.forbidden,) = rest
@@ -90,11 +90,11 @@ class Remote:
         else:
             raise Gone("it has ended")
 
-    def _received(self) -> tuple:
+    def _received(self, seconds: float) -> tuple:
         """What comes next, within the time of a call and what is left of that of the submission."""
         begun = time.monotonic()
         try:
-            return self.line.receive(min(SECONDS, self.sandboxes.seconds_left))
+            return self.line.receive(min(seconds, self.sandboxes.seconds_left))
         finally:
             self.sandboxes.seconds_left -= time.monotonic() - begun
 
@@ -107,8 +107,9 @@ class Remote:
 
     def _answer(self, functions: list, asked: list[tuple]) -> Outcome:
         """Serve the judge's functions until the outcome comes; what was asked is noted here, not believed."""
+        deadline = time.monotonic() + SECONDS  # what the judge computes for it counts too
         for _ in range(QUESTIONS):
-            kind, *rest = self._received()
+            kind, *rest = self._received(deadline - time.monotonic())
             if kind == "outcome":
                 return replace(unpacked(tuple(rest)), asked=tuple(asked))
             if kind != "ask":

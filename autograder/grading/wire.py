@@ -23,6 +23,7 @@ HEAD = struct.Struct(">II")
 MAX_TEXT = 1 << 24  # bytes of the JSON
 MAX_ARRAYS = 1 << 27  # bytes of all arrays of a frame
 DTYPES = frozenset("|b1 |i1 <i2 <i4 <i8 |u1 <u2 <u4 <u8 <f2 <f4 <f8 <c8 <c16".split())
+MOST_MARKS = 4 * MAX_PARTS  # brackets and commas in the JSON
 DEPTH = MAX_DEPTH + 4  # of a value within a message
 
 
@@ -52,6 +53,8 @@ def receive(read: Callable[[int], bytes]) -> Any:
 
 def decode(text: bytes, body: bytes) -> Any:
     """The value of a frame's two parts. WireError if they are not what `encode` makes."""
+    if text.count(b"[") + text.count(b"{") + text.count(b",") > MOST_MARKS:
+        raise WireError("too many parts")  # before they are made: each takes some 50 bytes
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

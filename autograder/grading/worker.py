@@ -19,6 +19,7 @@ that each child begins with the same clean memory.
 from __future__ import annotations
 
 import builtins
+import ctypes
 import importlib
 import inspect
 import linecache
@@ -26,6 +27,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,6 +43,7 @@ FILE = "<your answer>"
 MEMORY = 2 << 30  # bytes of address space that an answer may take, beside what the imports have
 CPU_SECONDS = 600
 OPEN_FILES = 64
+NOT_DUMPABLE = 4  # PR_SET_DUMPABLE of prctl(2)
 
 
 class Channel:
@@ -187,6 +190,8 @@ def import_torch() -> None:
 
 def limit(memory: int) -> None:
     """Limit this process and those that it starts. memory: bytes of address space."""
+    if sys.platform == "linux":  # and no process of the same user may look into its memory, or write there
+        ctypes.CDLL(None).prctl(NOT_DUMPABLE, 0, 0, 0, 0)
     for what, most in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_FSIZE, 0),
