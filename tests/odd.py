@@ -25,7 +25,10 @@ MASK = {"chunk_attention_mask__values": 3, "chunk_attention_mask__kv": 2}
 
 
 def code(source, grade_id=""):
-    about = {"nbgrader": {"grade_id": grade_id, "schema_version": 3}} if grade_id else {}
+    """A code cell; with a grade id it has all that nbgrader asks of an answer's cell, or of a check's."""
+    graded = "__" in grade_id
+    fields = {"grade": graded, "grade_id": grade_id, "locked": graded, "schema_version": 3, "solution": not graded}
+    about = {"nbgrader": fields | {"task": False} | ({"points": 1} if graded else {})} if grade_id else {}
     return {"cell_type": "code", "source": source, "metadata": about, "outputs": [], "execution_count": None}
 
 

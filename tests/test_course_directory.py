@@ -6,10 +6,14 @@ import shutil
 
 import nbformat
 import pytest
-from small_course import HALF, LESSON, SETUP, hidden_seeds, make_root
+from hypothesis import given
+from hypothesis import strategies as st
+from small_course import HALF, LESSON, SETUP, TYPED, hidden_seeds, make_root
 
+from autograder.__main__ import main
 from autograder.build import ROOT, dump
-from autograder.course import MARK, make_course, source_notebook
+from autograder.course import MARK, make_course, source_notebook, worth_of
+from autograder.points import shared_out
 from autograder.source import read_lessons
 from course_lib.cli import UserError
 
@@ -187,3 +191,167 @@ def test_a_copied_cell_and_colabs_widgets_do_not_stop_nbgrader_for_the_others(se
     notebook, _ = tidy().preprocess(notebook, {})
     assert [dict(cell.metadata) for cell in notebook.cells] == [{}, {"nbgrader": fields}]
     assert notebook.metadata == {"mine": 1}
+
+
+# ---- some of the notebooks, with an instructor's points
+
+
+OTHER = "\n".join([
+    SETUP,
+    TYPED.replace("grow", "widen").replace("1.2", "2.1").replace("points=1.5", "points=2"),
+    TYPED.replace("grow", "spread").replace("1.2", "2.2"),
+])  # fmt: skip
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A checkout of two lessons and where a course may be made of them."""
+    return make_root(tmp_path / "root", {"01_small": LESSON, "02_other": OTHER}), tmp_path / "made"
+
+
+def stems(course):
+    return sorted(folder.name for folder in (course / "source").iterdir())
+
+
+def test_a_course_of_some_notebooks_stays_one_until_others_are_chosen(two, capsys):
+    root, course = two
+    make_course(course, 7, root, notebooks=["1"])
+    assert stems(course) == ["01_small"] and set(worth_of(course, root)) == {"01_small"}
+    make_course(course, None, root)
+    assert stems(course) == ["01_small"], "as before"
+    make_course(course, None, root, notebooks=["01_small", "02"])
+    assert stems(course) == ["01_small", "02_other"]
+    assert len(hidden_seeds(course)) == 4
+    before, _ = tree(course / "source"), capsys.readouterr()
+    make_course(course, None, root, notebooks=["02"])
+    assert tree(course / "source") == before
+    assert "01_small: no longer chosen; delete the folder to drop it (left alone)" in capsys.readouterr().out
+    shutil.rmtree(course / "source" / "01_small")
+    make_course(course, None, root)
+    assert set(worth_of(course, root)) == {"02_other"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "complaint"),
+    [
+        ({"notebooks": ["01", "12", "x"]}, "there is no notebook 12, x. Choose from 01, 02."),
+        ({"notebooks": []}, "no notebook is named"),
+        ({"notebooks": ["01"], "points": {"02": 3}}, "there is no notebook 02. Choose from 01."),
+        ({"points": {"01": 0.25}}, "0.25 points cannot be shared out over the 2 checks of 01_small"),
+        ({"points": {"01": 3.1}}, "Give a whole or quarter number"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused_and_nothing_is_made(two, chosen, complaint):
+    root, course = two
+    with pytest.raises(UserError, match=re.escape(complaint)):
+        make_course(course, None, root, **chosen)
+    assert not course.exists()
+
+
+def test_points_are_the_lessons_own_until_an_instructor_sets_others(two):
+    root, course = two
+    make_course(course, 7, root)
+    assert worth_of(course, root)["01_small"] == {"half__values": 2, "grow__values": 1.5}
+    make_course(course, None, root, points={"01": 7})
+    assert worth_of(course, root)["01_small"] == {"half__values": 4, "grow__values": 3}
+    assert worth_of(course, root)["02_other"] == {"widen__values": 2, "spread__values": 1.5}
+    file = course / "source" / "01_small" / "01_small.ipynb"
+    file.write_text(file.read_text().replace('"points": 4', '"points": 9'))  # as JupyterLab's panel does
+    make_course(course, None, root)
+    assert worth_of(course, root)["01_small"] == {"half__values": 9, "grow__values": 3}, "another run keeps them"
+
+
+def test_a_check_that_is_taken_out_of_source_is_not_graded_and_a_cell_of_the_instructors_own_is_not_ours(two):
+    root, course = two
+    make_course(course, 7, root)
+    file = course / "source" / "01_small" / "01_small.ipynb"
+    notebook = nbformat.read(file, as_version=4)
+    fields = {"schema_version": 3, "grade": True, "grade_id": "essay", "locked": False, "solution": True, "points": 5}
+    notebook.cells.append(nbformat.v4.new_markdown_cell("why?", metadata={"nbgrader": fields | {"task": False}}))
+    notebook.cells = [c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade_id") != "half__values"]
+    nbformat.write(notebook, file)
+    assert worth_of(course, root)["01_small"] == {"grow__values": 1.5}
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"cells": [{"metadata": {"nbgrader": {"grade": true}}}]}'])
+def test_a_source_that_holds_no_points_is_refused_in_a_sentence(two, content):
+    root, course = two
+    make_course(course, 7, root)
+    (course / "source" / "01_small" / "01_small.ipynb").write_text(content)
+    with pytest.raises(UserError, match="holds no points"):
+        worth_of(course, root)
+
+
+@given(
+    st.lists(st.sampled_from([1, 1.5, 2, 3, 4, 6]), min_size=1, max_size=9),
+    st.integers(1, 400),
+)
+def test_points_are_shared_out_exactly_and_in_proportion(weights, quarters):
+    named = {str(number): weight for number, weight in enumerate(weights)}
+    total = quarters / 4
+    if quarters < len(weights):
+        with pytest.raises(UserError):
+            shared_out(total, named, "it")
+        return
+    shares = shared_out(total, named, "it")
+    assert sum(shares.values()) == total and min(shares.values()) >= 0.25
+    if total == sum(weights):
+        assert shares == named
+    for one, other in zip(sorted(named, key=named.get), sorted(named, key=named.get)[1:]):
+        assert shares[one] <= shares[other] + 0.25
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no mode bits")
+def test_at_no_moment_can_others_read_what_a_course_keeps_to_itself(two, monkeypatch):
+    """Every change of a file is looked at as it happens, in a directory that others can read."""
+    root, course = two
+    seen = []
+
+    def others_can_read():
+        for name in (MARK, "gradebook.db", "source", "autograded", "feedback", "reports"):
+            path = course / name
+            if path.exists() and path.stat().st_mode & 0o077:
+                seen.append(name)
+
+    for function in ("chmod", "replace", "mkdir", "open", "close"):
+        real = getattr(os, function)
+
+        def watched(*args, real=real, **more):
+            result = real(*args, **more)
+            others_can_read()
+            return result
+
+        monkeypatch.setattr(os, function, watched)
+    before = os.umask(0o022)
+    try:
+        make_course(course, 7, root)
+    finally:
+        os.umask(before)
+    assert course.stat().st_mode & 0o055 == 0o055 and seen == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--notebooks", "02,99"], "there is no notebook 99"),
+        (["--notebooks", ","], "no notebook is named"),
+        (["--points", "02"], "does not say what notebooks are worth"),
+        (["--points", "02=-1"], "does not say what notebooks are worth"),
+        (["--points", "02=1"], "cannot be shared out over the 5 checks"),
+    ],
+)
+def test_the_command_refuses_in_one_line_and_makes_nothing(tmp_path, capsys, flags, words):
+    try:
+        code = main(["course", str(tmp_path / "made"), *flags])
+    except SystemExit as stopped:
+        code = stopped.code
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1) and words in err
+    assert not (tmp_path / "made").exists()
+
+
+def test_the_command_makes_a_part_of_the_course_with_other_points(tmp_path):
+    assert main(["course", str(tmp_path / "made"), "--notebooks", "2,05", "--points", "02=10, 05=5.5"]) == 0
+    assert {stem: sum(worth.values()) for stem, worth in worth_of(tmp_path / "made").items()} == {
+        "02_mask": 10, "05_budget": 5.5,
+    }  # fmt: skip

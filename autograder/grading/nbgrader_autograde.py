@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nbconvert.exporters import NotebookExporter
+from nbformat.v4 import new_notebook
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.converters import Autograde
 from nbgrader.converters.base import NbGraderException
@@ -28,6 +29,7 @@ from autograder.build import ROOT
 from autograder.course import MARK, worth_of
 from autograder.grading.run import SAFE
 from autograder.grading.sandbox import LEVELS, level
+from course_lib.cli import UserError
 
 
 class SandboxedGrading(NotebookExporter):
@@ -39,24 +41,27 @@ class SandboxedGrading(NotebookExporter):
     def __init__(self, *args: Any, **more: Any):
         super().__init__(*args, **more)
         nbgrader = self.parent
-        if isinstance(nbgrader, Autograde) and nbgrader.coursedir.assignment_id in self._ours(nbgrader):
-            nbgrader.convert_notebooks = self.grade
-
-    def _ours(self, nbgrader: Autograde) -> set[str]:
-        """The assignments of a course made by `python -m autograder course`; none in another course."""
-        root = Path(nbgrader.coursedir.root)
-        return set(worth_of(root)) if (root / MARK).is_file() else set()
+        if isinstance(nbgrader, Autograde):
+            self.course = Path(nbgrader.coursedir.root).resolve()  # nbgrader goes there before it converts
+            try:
+                ours = worth_of(self.course) if (self.course / MARK).is_file() else {}
+            except UserError as error:
+                raise self._stop(str(error)) from None
+            if nbgrader.coursedir.assignment_id in ours:
+                nbgrader.convert_notebooks = self.grade
 
     def grade(self) -> None:
         """Grade, then let nbgrader's plugin set late penalties. NbGraderException says what is wrong or not graded.
 
-        The newest submission is graded each time, also without --force and without a timestamp.
+        The newest submission counts each time, also without --force and without a timestamp; --force grades anew what
+        has not changed.
         """
         nbgrader, stem = self.parent, self.parent.coursedir.assignment_id
         self._refuse()
         students = self._students()
-        command = [sys.executable, "-m", "autograder", "grade", nbgrader.coursedir.root, "--assignment", stem]
+        command = [sys.executable, "-m", "autograder", "grade", str(self.course), "--assignment", stem]
         command += ["-j", str(self.jobs), "--accept-isolation", self.accept_isolation]
+        command += ["--again"] if nbgrader.force else []
         if nbgrader.coursedir.student_id != "*" or nbgrader.coursedir.student_id_exclude:
             command += [f"--student={student}" for student in students]
         # A process of its own: formgrader's server, and nbgrader's command without a guard, cannot start workers.
@@ -81,7 +86,7 @@ class SandboxedGrading(NotebookExporter):
                 f"Install bubblewrap (apt install bubblewrap); for code that you trust, write "
                 f"c.SandboxedGrading.accept_isolation = {found!r} into nbgrader_config.py"
             )
-        book = Path(course.root, "gradebook.db").resolve()
+        book = self.course / "gradebook.db"
         if course.db_url != f"sqlite:///{book}" and Path(course.db_url.removeprefix("sqlite:///")).resolve() != book:
             raise self._stop(f"grades go into {book}, and the settings name {course.db_url}. Take db_url out of them")
         if (course.submitted_directory, course.autograded_directory) != ("submitted", "autograded"):
@@ -105,12 +110,10 @@ class SandboxedGrading(NotebookExporter):
                 return False
         if AssignLatePenalties in nbgrader.autograde_preprocessors:
             of = {"student": student, "assignment": stem, "notebook": stem, "db_url": nbgrader.coursedir.db_url}
-            from nbformat.v4 import new_notebook
-
             AssignLatePenalties(parent=nbgrader).preprocess(new_notebook(), {"nbgrader": of})
         return True
 
     def _stop(self, why: str) -> NbGraderException:
         """nbgrader's command ends with exit code 1 at this error, and formgrader shows the log."""
-        self.parent.log.error("%s.", why)
+        self.parent.log.error("%s.", why.rstrip("."))
         return NbGraderException(why)
