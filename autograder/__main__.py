@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,6 +119,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             from autograder.new import new_exercise
 
             return new_exercise(options.name, options.notebook, options.module)
+        if options.command in ("grade", "level") and not hasattr(os, "fork"):
+            raise UserError(
+                "grading needs Linux or macOS, since answers run in forked processes. On Windows use WSL, or a container "
+                "with Linux (docs/INSTRUCTORS.md)."
+            )
         if options.command == "level":
             from autograder.grading.sandbox import level
 

@@ -17,7 +17,7 @@ pytest.importorskip("jupytext")
 from test_grade import notebook
 
 from autograder.exercises import EXERCISES
-from autograder.grading import gradescope, sandbox
+from autograder.grading import gradescope, launch, sandbox
 from autograder.grading.gradescope import grade_submission, make_zip
 from autograder.seeds import hidden
 from course_lib.cli import UserError
@@ -166,11 +166,11 @@ def {name}(*args):
 def without_namespaces(monkeypatch):
     """A container like many: root, and no isolation but processes."""
     monkeypatch.setattr(sandbox, "level", lambda: "process")
-    sandbox.nobody.cache_clear()
+    launch.nobody.cache_clear()
 
 
 def test_without_namespaces_answers_run_as_nobody_and_read_neither_seed_nor_results(ready, without_namespaces):
-    if not sandbox.nobody():
+    if not launch.nobody():
         pytest.skip("needs root, and a Python that does not lie in a closed folder")
     (ready / "results").mkdir(mode=0o700)
     peeks = PEEKS.format(name=MASK, settings=ready / "source" / "settings.json", results=ready / "results")
@@ -182,7 +182,7 @@ def test_without_namespaces_answers_run_as_nobody_and_read_neither_seed_nor_resu
 
 
 def test_without_namespaces_and_without_root_the_output_says_what_that_means(ready, without_namespaces, monkeypatch):
-    monkeypatch.setattr(sandbox, "nobody", dict)
+    monkeypatch.setattr(launch, "nobody", dict)
     (ready / "submission" / "02_mask.ipynb").write_text(notebook("02_mask"))
     made = grade_submission(ready)
     assert made["score"] == 13 and gradescope.NOT_ROOT in made["output"]

@@ -79,9 +79,11 @@ TABLE = {
     "autograder.grading.wire": "autograder.exercise autograder.plain",
     "autograder.grading.seccomp": "",
     "autograder.grading.namespaces": "",
+    "autograder.grading.limits": "",
     "autograder.grading.worker": "autograder.answers autograder.drivers autograder.exercise autograder.ours "
     "autograder.plain autograder.grading",
     "autograder.grading.forkserver": "autograder.drivers autograder.grading course_lib.lessons",
+    "autograder.grading.launch": "autograder.grading",
     "autograder.grading.sandbox": "autograder.grading",
     "autograder.grading.remote": "autograder.answers autograder.exercise autograder.plain autograder.grading",
     "autograder.grading.statements": "autograder.include",

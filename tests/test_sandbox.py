@@ -10,7 +10,7 @@ from starting import ROOT
 
 from autograder.exercise import Call
 from autograder.exercises import EXERCISES
-from autograder.grading import remote, sandbox
+from autograder.grading import launch, remote
 from autograder.grading.remote import Remote, Sandboxes
 from autograder.grading.sandbox import LEVELS, NotStarted, Sandbox, works
 
@@ -134,7 +134,7 @@ def test_what_an_answer_displays_costs_nothing(level):
 @pytest.mark.skipif("namespaces" not in ISOLATING, reason="no namespaces here")
 def test_a_fork_server_that_has_ended_is_replaced():
     with Sandbox("namespaces"):
-        server = sandbox.fork_server(False)
+        server = launch.fork_server(False)
         server.process.kill()
         server.process.wait()
     assert works("namespaces") and server.process.poll() is None
@@ -143,7 +143,11 @@ def test_a_fork_server_that_has_ended_is_replaced():
 @linux
 @pytest.mark.skipif("namespaces" not in ISOLATING, reason="no namespaces here")
 def test_a_fork_server_ends_with_the_process_that_started_it():
-    code = "from autograder.grading.sandbox import *; works('namespaces'); print(fork_server(False).process.pid)"
+    code = (
+        "from autograder.grading import launch, sandbox\n"
+        "sandbox.works('namespaces')\n"
+        "print(launch.fork_server(False).process.pid)"
+    )
     pid = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for _ in range(100):
         if not os.path.exists(f"/proc/{pid.strip()}"):
@@ -222,6 +226,6 @@ def test_isolation_needs_no_privilege():
 
 
 def test_a_level_that_cannot_be_had_is_an_error_and_no_other_level(monkeypatch):
-    monkeypatch.setattr(sandbox.shutil, "which", lambda _: None)
+    monkeypatch.setattr(launch.shutil, "which", lambda _: None)
     with pytest.raises((OSError, NotStarted)):
         Sandbox("bubblewrap")

@@ -21,7 +21,7 @@ import struct
 import sys
 
 from autograder import drivers
-from autograder.grading import namespaces, worker
+from autograder.grading import limits, namespaces, worker
 from course_lib import lessons
 
 MESSAGE = struct.Struct(">cI")
@@ -31,9 +31,9 @@ START, KILL = b"s", b"k"
 def main(visible: tuple[str, ...], *, torch: bool) -> int:
     """Serve until the judge closes the socket. visible: the files and folders that workers may read."""
     control = socket.socket(fileno=os.dup(0))
-    worker.to_nowhere()
+    limits.to_nowhere()
     _import_all(torch=torch)
-    memory = worker.address_space() + worker.MEMORY
+    memory = limits.address_space() + limits.MEMORY
     namespaces.confine(visible)
     control.sendall(MESSAGE.pack(START, os.getpid()))
     while True:
@@ -56,7 +56,7 @@ def _import_all(*, torch: bool) -> None:
     Without torch, modules that need it are left to the server that has it.
     """
     if torch:
-        worker.import_torch()
+        limits.import_torch()
     else:
         sys.modules["torch"] = None  # an import of it fails at once
     for package in (drivers, lessons):
@@ -83,7 +83,7 @@ def _start(control: socket.socket, incoming: int, memory: int) -> int:
             if first == 0:
                 namespaces.end_with_parent()
                 namespaces.drop()
-                worker.limit(memory)
+                limits.limit(memory)
                 worker.serve_submission(socket.socket(fileno=incoming), sealed=True)
             else:
                 os.close(incoming)

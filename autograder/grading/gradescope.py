@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.exercises import EXERCISES
-from autograder.grading import sandbox
+from autograder.grading import launch, sandbox
 from autograder.grading.grade import Graded, grade_file
 from autograder.grading.submissions import find
 from course_lib.cli import UserError, write_whole
@@ -159,7 +159,7 @@ def _isolation() -> tuple[str, str]:
     level = sandbox.level()
     if level != "process":
         return level, ""
-    return level, NO_NAMESPACES if sandbox.nobody() else NOT_ROOT
+    return level, NO_NAMESPACES if launch.nobody() else NOT_ROOT
 
 
 def _about(graded: Graded, file: str, count: int, means: str) -> str:

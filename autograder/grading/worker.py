@@ -19,31 +19,24 @@ that each child begins with the same clean memory.
 from __future__ import annotations
 
 import builtins
-import ctypes
 import importlib
 import inspect
 import linecache
 import os
-import resource
 import signal
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from autograder.answers import InProcess
 from autograder.drivers.lines import line_of
 from autograder.exercise import Call, Callback, Outcome, Raised, Returned
-from autograder.grading import seccomp
+from autograder.grading import limits, seccomp
 from autograder.grading.wire import encode, receive
 from autograder.ours import used
 from autograder.plain import plain
 
 FILE = "<your answer>"
-MEMORY = 2 << 30  # bytes of address space that an answer may take, beside what the imports have
-CPU_SECONDS = 600
-OPEN_FILES = 64
-NOT_DUMPABLE = 4  # PR_SET_DUMPABLE of prctl(2)
 
 
 class Channel:
@@ -165,50 +158,12 @@ def unpacked(fields: tuple) -> Outcome:
 def main(*, torch: bool) -> int:
     """A worker with an interpreter of its own, whose stdin is its socket, until the judge closes that."""
     control = socket.socket(fileno=os.dup(0))
-    to_nowhere()
+    limits.to_nowhere()
     if torch:
-        import_torch()
-    limit(address_space() + MEMORY)
+        limits.import_torch()
+    limits.limit(limits.address_space() + limits.MEMORY)
     serve_submission(control, sealed=False)
     return 0
-
-
-def to_nowhere() -> None:
-    """Have stdin, stdout and stderr lead nowhere: answers may print."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(nothing, standard)
-    os.close(nothing)
-
-
-def import_torch() -> None:
-    """Once, before children are forked. No operation: that would start threads, and a child would wait for them."""
-    import torch
-
-    torch.set_num_threads(1)
-
-
-def limit(memory: int) -> None:
-    """Limit this process and those that it starts. memory: bytes of address space."""
-    if sys.platform == "linux":  # and no process of the same user may look into its memory, or write there
-        ctypes.CDLL(None).prctl(NOT_DUMPABLE, 0, 0, 0, 0)
-    for what, most in (
-        (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CPU, CPU_SECONDS),
-        (resource.RLIMIT_NOFILE, OPEN_FILES),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        resource.setrlimit(what, (most, most))
-
-
-def address_space() -> int:
-    """Bytes of address space that this process has, or 8 GiB where the system does not say."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[0]) * resource.getpagesize()
-    except OSError:
-        return 8 << 30
 
 
 def serve_submission(control: socket.socket, *, sealed: bool) -> None:

@@ -23,7 +23,8 @@ from pathlib import Path
 from autograder.build import ROOT, learner_notebook
 from autograder.course import make_course
 from autograder.exercises import EXERCISES
-from autograder.grading.sandbox import Sandbox, fork_server, level
+from autograder.grading.launch import fork_server
+from autograder.grading.sandbox import Sandbox, level
 from autograder.include import answer_of
 from autograder.source import Lesson, read_lessons
 
