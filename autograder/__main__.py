@@ -121,8 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return new_exercise(options.name, options.notebook, options.module)
         if options.command in ("grade", "level") and not hasattr(os, "fork"):
             raise UserError(
-                "grading needs Linux or macOS, since answers run in forked processes. On Windows use WSL, or a container "
-                "with Linux (docs/INSTRUCTORS.md)."
+                "grading needs Linux or macOS, since answers run in forked processes. On Windows use WSL, or a "
+                "container with Linux (docs/INSTRUCTORS.md)."
             )
         if options.command == "level":
             from autograder.grading.sandbox import level
