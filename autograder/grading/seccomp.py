@@ -30,6 +30,9 @@ REFUSED = {
     "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "unshare": (272, 97),
     "setns": (308, 268), "fsopen": (430, 430), "fspick": (433, 433), "fsmount": (432, 432), "move_mount": (429, 429),
     "open_tree": (428, 428), "mount_setattr": (442, 442), "mknod": (133, 0), "mknodat": (259, 33),
+    "chmod": (90, 0), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, 0),
+    "fchown": (93, 55), "lchown": (94, 0), "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7), "utime": (132, 0), "utimes": (235, 0), "futimesat": (261, 0), "utimensat": (280, 88),
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "quotactl": (179, 60),
     # parts of the kernel that have had many holes, or that only an administrator needs
     "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
@@ -42,22 +45,23 @@ REFUSED = {
     "modify_ldt": (154, 0), "capset": (126, 91),
 }  # fmt: skip
 WORKER = ("fork", "vfork", "execve", "execveat", "kill")  # are left to a worker: it forks and ends children
-# AUDIT_ARCH_* of linux/audit.h; then the place in the pairs above, and the numbers of clone, clone3 and seccomp
-MACHINES = {"x86_64": (0xC000003E, 0, 56, 435, 317), "aarch64": (0xC00000B7, 1, 220, 435, 277)}
+# AUDIT_ARCH_* of linux/audit.h; then the place in the pairs above, and the numbers of clone, clone3, mmap and seccomp
+MACHINES = {"x86_64": (0xC000003E, 0, 56, 435, 9, 317), "aarch64": (0xC00000B7, 1, 220, 435, 222, 277)}
 OTHER_ABI = 0x40000000  # x86-64's calls with 32-bit pointers have this bit
-CLONE_THREAD = 0x10000
+CLONE_THREAD, MAP_SHARED = 0x10000, 1
 PR_SET_NO_NEW_PRIVS = 38
 FILTER_MODE, ALLOW_SPECULATION = 1, 4  # arguments of seccomp(2): without the second, older kernels slow all code down
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # BPF's instructions, of linux/bpf_common.h
-NUMBER, ARCH, FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
+NUMBER, ARCH, FIRST_ARGUMENT, FOURTH_ARGUMENT = 0, 4, 16, 40  # offsets in struct seccomp_data
 
 
 class Filter:
     """Refuses the calls of these names: made once, it can be applied in many children of this process.
 
-    If "fork" is among them, clone makes threads only. OSError where the machine is none of those above.
+    If "fork" is among them, clone makes threads only, and mmap no shared memory, of which a part that is unmapped stays
+    where no limit counts it. OSError where the machine is none of those above.
     """
 
     def __init__(self, names: Iterable[str] = tuple(REFUSED)):
@@ -69,7 +73,7 @@ class Filter:
         head = struct.pack("@HP", len(program) // 8, ctypes.addressof(self._program))  # struct sock_fprog
         self._head = ctypes.create_string_buffer(head, len(head))
         libc = ctypes.CDLL(None, use_errno=True)
-        self._prctl, self._syscall, self._number = libc.prctl, libc.syscall, MACHINES[machine][4]
+        self._prctl, self._syscall, self._number = libc.prctl, libc.syscall, MACHINES[machine][5]
 
     def apply(self) -> None:
         """Refuse them to this process and to all that it starts; there is no way back.
@@ -84,7 +88,7 @@ class Filter:
 
 def _program(machine: str, names: tuple[str, ...]) -> bytes:
     """The filter as BPF: instructions of (code, steps to jump if so, if not so, operand)."""
-    arch, place, clone, clone3, _ = MACHINES[machine]
+    arch, place, clone, clone3, mmap, _ = MACHINES[machine]
     parts = [
         (LOAD, 0, 0, ARCH), (EQUAL, 1, 0, arch), (RETURN, 0, 0, KILL),
         (LOAD, 0, 0, NUMBER), (AT_LEAST, 0, 1, OTHER_ABI), (RETURN, 0, 0, KILL),
@@ -95,6 +99,8 @@ def _program(machine: str, names: tuple[str, ...]) -> bytes:
     if "fork" in names:
         # the flags of clone3 lie in memory, where a filter cannot look: as if there were none, and libc takes clone
         parts += [(EQUAL, 0, 1, clone3), (RETURN, 0, 0, REFUSE | errno.ENOSYS)]
+        parts += [(EQUAL, 0, 3, mmap), (LOAD, 0, 0, FOURTH_ARGUMENT)]
+        parts += [(ANY_BIT, 0, 1, MAP_SHARED), (RETURN, 0, 0, REFUSE | errno.EPERM), (LOAD, 0, 0, NUMBER)]
         parts += [(EQUAL, 0, 3, clone), (LOAD, 0, 0, FIRST_ARGUMENT)]
         parts += [(ANY_BIT, 1, 0, CLONE_THREAD), (RETURN, 0, 0, REFUSE | errno.EPERM)]
     parts.append((RETURN, 0, 0, ALLOW))

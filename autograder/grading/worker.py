@@ -196,6 +196,7 @@ def serve_submission(control: socket.socket, *, sealed: bool) -> None:
         if child == 0:
             try:
                 control.close()
+                limits.to_nowhere()  # of its own: what is changed about a file that two have open, both see
                 if seal:
                     seal.apply()
                 serve(Channel(socket.socket(fileno=sockets[0])), tuple(begin))
