@@ -32,7 +32,8 @@ REFUSED = {
     "open_tree": (428, 428), "mount_setattr": (442, 442), "mknod": (133, 0), "mknodat": (259, 33),
     "chmod": (90, 0), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, 0),
     "fchown": (93, 55), "lchown": (94, 0), "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6),
-    "fsetxattr": (190, 7), "setxattrat": (463, 463), "file_setattr": (469, 469), "utime": (132, 0), "utimes": (235, 0), "futimesat": (261, 0), "utimensat": (280, 88),
+    "fsetxattr": (190, 7), "setxattrat": (463, 463), "file_setattr": (469, 469), "utime": (132, 0),
+    "utimes": (235, 0), "futimesat": (261, 0), "utimensat": (280, 88), "flock": (73, 32),
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "quotactl": (179, 60),
     # parts of the kernel that have had many holes, or that only an administrator needs
     "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
