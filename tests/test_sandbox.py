@@ -99,7 +99,7 @@ def test_two_answers_of_a_submission_never_run_at_once(level):
     )
     first = Remote(EXERCISES["positions"], stays, boxes)
     first._begin()
-    first.line.send("call", (1, 1, 1), ())
+    first.line.send(("call", (1, 1, 1), ()))
     first.close()
     counts = (
         "import os\ndef positions(*args):\n    found = 0\n    for p in range(2, 50):\n"

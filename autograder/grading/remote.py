@@ -5,8 +5,11 @@ from __future__ import annotations
 import inspect
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from autograder.answers import handle
 from autograder.exercise import Apart, Call, Callback, Exercise, Outcome, Raised, separated
@@ -17,6 +20,7 @@ from autograder.plain import plain
 
 SECONDS = 20  # wall-clock time of one call; right answers need less than one
 ALL_SECONDS = 300  # of all calls of a submission; right answers need less than five
+TOGETHER, SOCKET_HOLDS = 32, 1 << 16  # calls, and bytes, that are sent at once
 QUESTIONS = 100_000  # most calls of the judge's functions within one call of an answer
 
 
@@ -39,8 +43,10 @@ class Remote:
         for places in separated(calls, apart):
             if apart:
                 self.close()
-            for place in places:
-                outcomes[place] = self._one(calls[place])
+            for batch in _batches([calls[place] for place in places]):
+                together, places = places[: len(batch)], places[len(batch) :]
+                for place, outcome in zip(together, self._together(batch)):
+                    outcomes[place] = outcome
         return outcomes
 
     def close(self) -> None:
@@ -49,22 +55,22 @@ class Remote:
             self.line.close()
             self.line = None
 
-    def _one(self, call: Call) -> Outcome:
-        if self.failed is not None:
-            return self.failed
+    def _together(self, calls: Sequence[Call]) -> list[Outcome]:
+        """The outcomes of calls that are sent at once. A call that is given functions of the judge's is alone."""
+        outcomes: list[Outcome] = []
         try:
-            if self.line is None:
+            if self.failed is None and self.line is None:
                 self._begin()
-                if self.failed is not None:
-                    return self.failed
-            asked: list[tuple] = []
-            functions = [
-                handle(self.exercise.callbacks[arg.name](arg), arg.name, asked)
-                for arg in call.args
-                if isinstance(arg, Callback)
-            ]
-            self.line.send("call", _numbered(call.args), tuple(map(_described, functions)))
-            return self._answer(functions, asked)
+            if self.failed is None:
+                asked: list[tuple] = []
+                functions = [
+                    handle(self.exercise.callbacks[arg.name](arg), arg.name, asked)
+                    for arg in calls[0].args
+                    if isinstance(arg, Callback)
+                ]
+                described = tuple(map(_described, functions))
+                self.line.send(*(("call", _numbered(call.args), described) for call in calls))
+                outcomes += (self._answer(functions, asked) for _ in calls)
         except Gone as gone:
             if str(gone) == "time":
                 self.failed = Raised("Timeout", self._took())
@@ -72,9 +78,10 @@ class Remote:
                 self.failed = Raised("Ended", "your code ended the process, or used more memory than there is")
         except (WireError, TypeError, ValueError, IndexError):
             self.failed = Raised("Unreadable", "what came back could not be read")
-        self.close()
-        self.sandboxes.drop()
-        return self.failed
+        if len(outcomes) < len(calls):
+            self.close()
+            self.sandboxes.drop()
+        return outcomes + [self.failed] * (len(calls) - len(outcomes))
 
     def _begin(self) -> None:
         exercise = self.exercise
@@ -119,9 +126,9 @@ class Remote:
             try:
                 result = function(*args)
             except Exception as error:  # about what the learner gave it
-                self.line.send("raised", type(error).__name__, str(error)[:300])
+                self.line.send(("raised", type(error).__name__, str(error)[:300]))
             else:
-                self.line.send("told", plain(result))
+                self.line.send(("told", plain(result)))
         raise WireError("too many questions")
 
 
@@ -142,6 +149,31 @@ class Sandboxes:
         if self.current is not None:
             self.current.kill()
             self.current = None
+
+
+def _batches(calls: Sequence[Call]) -> Iterator[list[Call]]:
+    """Calls that are sent together, so that the worker need not wait: as many as a socket holds without a reader."""
+    batch, size = [], 0
+    for call in calls:
+        alone = any(isinstance(arg, Callback) for arg in call.args)
+        more = _size(call.args)
+        if batch and (alone or len(batch) == TOGETHER or size + more > SOCKET_HOLDS):
+            yield batch
+            batch, size = [], 0
+        batch.append(call)
+        size += more
+        if alone:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _size(value: Any) -> int:
+    """Some bytes more than plain data takes as a frame."""
+    if isinstance(value, (tuple, list)):
+        return 20 + sum(map(_size, value))
+    return value.nbytes + 60 if isinstance(value, np.ndarray) else 30 + 6 * len(value) if isinstance(value, str) else 30
 
 
 def _numbered(args: Sequence) -> tuple:

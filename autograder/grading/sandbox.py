@@ -55,9 +55,9 @@ class Line:
         self.socket = ours
         ours.setblocking(False)
 
-    def send(self, *message: Any) -> None:
-        """Gone if nobody reads it within 30 s."""
-        left = memoryview(encode(message))
+    def send(self, *messages: tuple) -> None:
+        """Gone if nobody reads them within 30 s."""
+        left = memoryview(b"".join(map(encode, messages)))
         while left:
             if not select.select([], [self.socket], [], LISTENING)[1]:
                 raise Gone("it does not listen")
@@ -124,7 +124,7 @@ class Sandbox:
         try:
             with theirs:
                 socket.send_fds(self.control.socket, [b"b"], [theirs.fileno()])
-            self.control.send("begin", *message)
+            self.control.send(("begin", *message))
         except (OSError, Gone):
             line.close()
             raise Gone("it has ended") from None

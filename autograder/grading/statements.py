@@ -110,10 +110,11 @@ def _transformed(source: str) -> str:
 def _statement(place: int, cell: int, node: ast.stmt, lines: _Lines) -> Statement:
     binds, changes = _bound(node)
     defines = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-    line = _first_line(node)
+    line, source = _first_line(node), lines.of(node)
     return Statement(
-        place, cell, line, lines.of(node), frozenset(binds), frozenset(changes), defines, _is_stub(node), _checks(node)
-    )
+        place, cell, line, source, frozenset(binds), frozenset(changes), defines, _is_stub(node),
+        "check" in source and _checks(node),
+    )  # fmt: skip
 
 
 def _first_line(node: ast.stmt) -> int:
