@@ -130,7 +130,9 @@ def _line(answer: Answer, line: int) -> str:
 
 
 def _alike(name: str, names: Sequence[str]) -> str:
-    return next(iter(difflib.get_close_matches(name, names, 1, 0.8)), "")
+    """The name among `names` that is spelled much like this one, if any; of long ones that would take long."""
+    names = [one for one in names if len(one) <= 40][:500]
+    return next(iter(difflib.get_close_matches(name[:40], names, 1, 0.8)), "")
 
 
 def _hint(said: str, exercise: Exercise, answer: Answer, notebook: Notebook) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from autograder.grading import launch
 from autograder.grading.launch import NotStarted
-from autograder.grading.wire import WireError, encode, receive
+from autograder.grading.wire import MAX_ALL, WireError, encode, receive
 
 LEVELS = ("namespaces", "bubblewrap", "process")
 STARTING, LISTENING = 60, 30  # seconds that a worker may take to start, and to read what it is sent
@@ -52,7 +52,7 @@ class Line:
     """The judge's end of a socket to a worker or one of its children: frames, with a time limit."""
 
     def __init__(self, ours: socket.socket):
-        self.socket = ours
+        self.socket, self.left = ours, MAX_ALL
         ours.setblocking(False)
 
     def send(self, *messages: tuple) -> None:
@@ -78,6 +78,9 @@ class Line:
 
     def _exactly(self, deadline: float, count: int) -> bytes:
         found = bytearray()
+        self.left -= count
+        if self.left < 0:
+            raise WireError("an answer that says too much in all")
         while len(found) < count:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self.socket], [], [], left)[0]:
