@@ -129,7 +129,8 @@ def bench(arguments):
     there = sorted(path.stem for path in BENCH.glob("[a-z]*.py"))
     if not arguments or arguments[0] not in there:
         raise UserError("bench wants one of these names: %s" % (", ".join(there) or "(there are none)"))
-    return run(HERE.python_for(LEARN), [str(BENCH / (arguments[0] + ".py"))] + arguments[1:])
+    extras = ["lab", "grade"] if arguments[0] == "grading" else LEARN
+    return run(HERE.python_for(extras), [str(BENCH / (arguments[0] + ".py"))] + arguments[1:])
 
 
 def doctor(arguments):
