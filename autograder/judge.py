@@ -13,6 +13,7 @@ from autograder.exercise import Apart, Call, Exercise, Group, Outcome, Raised, R
 from autograder.plain import ARRAY, array_of, fits, is_plain
 
 MOST_REPLAYED = 200  # first calls of a conversation that, with its last, decide which known mistake it was
+MOST_SAID = 8_000  # characters of what is wrong; messages have some hundred
 MOST_NAMED = 3  # known mistakes that do the same; if more do, what they did tells little
 UNREADABLE = Raised("Unreadable", "what came back could not be read")
 
@@ -111,6 +112,7 @@ def unwritten(exercise: Exercise, outcomes: Sequence[Outcome]) -> Verdict | None
 def named(exercise: Exercise, outcomes: Sequence[Outcome], verdict: Verdict, known: Iterable[Replay]) -> Verdict:
     """The verdict, with the words of the known mistakes that do the same as `outcomes` in place of the general ones."""
     wrong = [] if verdict.passed else alike(exercise, outcomes, known)
+    verdict = replace(verdict, what=verdict.what[:MOST_SAID])
     if not wrong or len(wrong) > MOST_NAMED:
         return replace(verdict, where=verdict.where or ("" if verdict.passed else exercise.reread))
     which = wrong[0].message

@@ -106,10 +106,15 @@ def _same(got: Any, wanted: Any) -> bool:
     return same_kind and np.array_equal(x, y)
 
 
+MOST_SHOWN = 1_000  # numbers that are written out, before the text is cut
+
+
 def shown(value: Any, limit: int = 80) -> str:
     """Plain data for a reader: tuples and arrays as lists, numbers without their type, not above `limit` characters."""
     if isinstance(value, Other):
         return value.text
+    if isinstance(value, np.ndarray) and value.size > MOST_SHOWN:
+        return f"an array of shape {list(value.shape)}"
     if isinstance(value, (np.ndarray, np.generic)):
         value = value.tolist()
     return short(_lists(value), limit)

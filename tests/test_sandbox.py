@@ -5,14 +5,16 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from starting import ROOT
 
-from autograder.exercise import Call
+from autograder.exercise import Call, Returned
 from autograder.exercises import EXERCISES
 from autograder.grading import launch, remote
 from autograder.grading.remote import Remote, Sandboxes
 from autograder.grading.sandbox import LEVELS, NotStarted, Sandbox, works
+from autograder.judge import judge
 
 ISOLATING = [name for name in LEVELS[:-1] if works(name)]
 each_level = pytest.mark.parametrize(
@@ -232,3 +234,26 @@ def test_a_level_that_cannot_be_had_is_an_error_and_no_other_level(monkeypatch):
     monkeypatch.setattr(launch.shutil, "which", lambda _: None)
     with pytest.raises((OSError, NotStarted)):
         Sandbox("bubblewrap")
+
+
+@each_level
+def test_an_answer_that_says_more_than_a_judge_should_hold_is_not_read(level):
+    large = "import numpy as np\ndef positions(*args):\n    return np.zeros(3 << 20)\n"  # 24 MiB: one may travel
+    first, *_, last = outcomes(level, large, calls=4)
+    assert first.value.size == 3 << 20 and last.type == "Unreadable"
+
+
+def test_a_verdict_on_a_huge_result_is_short():
+    exercise = EXERCISES["admit"]
+    calls = exercise.groups[0].cases(2)
+    verdict = judge(exercise, exercise.groups[0], calls, [Returned(np.full(1 << 22, 0.5))] * len(calls))
+    assert not verdict.passed and len(verdict.message) < 2_000
+
+
+@each_level
+def test_a_question_that_is_too_long_is_not_answered(level):
+    asks = "def check_positions(prefill_fn, reference):\n    reference(list(range(100_000)))\n"
+    exercise, boxes = EXERCISES["check_positions"], Sandboxes(level)
+    (outcome,) = Remote(exercise, asks, boxes).run(exercise.groups[0].cases(2)[:1])
+    boxes.drop()
+    assert outcome.type == "Unreadable"

@@ -8,7 +8,7 @@ import numpy as np
 
 from autograder.drivers import nb00
 from autograder.exercise import Call
-from autograder.kit import draws, exercise, values
+from autograder.kit import draws, exercise, shown, values
 
 SOLUTION = "course_lib.schedule.policies:whole_prompt_pick"
 
@@ -46,10 +46,10 @@ def label(queue: list[int], budget: int) -> str:
 
 def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
     if got.ndim != 1 or (got.size and got.dtype.kind not in "iu"):
-        return f"{call.label} is {got.tolist()}, wanted a list of places in the queue, whole numbers."
+        return f"{call.label} is {shown(got, 200)}, wanted a list of places in the queue, whole numbers."
     if got.tolist() == wanted.tolist():
         return None
-    return f"{call.label} is {got.tolist()}, it should be {wanted.tolist()}."
+    return f"{call.label} is {shown(got, 200)}, it should be {wanted.tolist()}."
 
 
 MISTAKES = """

@@ -11,7 +11,7 @@ from autograder.compare import wrong_shape
 from autograder.drivers import nb04
 from autograder.exercise import Call
 from autograder.exercises.nb04_kernels import DTYPES, tensor_arg
-from autograder.kit import draws, exercise, values
+from autograder.kit import draws, exercise, shown, values
 
 SOLUTION = "course_lib.lessons.nb04_bits:bit_report"
 FIELDS = ("the number of elements that differ", "the largest distance", "the first index", "the number of lone NaNs")
@@ -70,7 +70,7 @@ def cases(seed: int) -> Iterator[Call]:
 def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
     shape = wrong_shape(call, got, (4,), "four whole numbers: differing, largest distance, first index, lone NaNs")
     if shape or got.dtype.kind not in "biu":
-        return shape or f"{call.label} returned {got.tolist()}, wanted four whole numbers."
+        return shape or f"{call.label} returned {shown(got)}, wanted four whole numbers."
     for name, mine, right in zip(FIELDS, got.tolist(), wanted.tolist(), strict=True):
         if mine != right:
             return f"{call.label}: {name} is {mine}, it should be {right}."

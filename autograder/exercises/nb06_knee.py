@@ -10,7 +10,7 @@ from autograder.compare import counted
 from autograder.drivers import nb00
 from autograder.exercise import Call
 from autograder.exercises.nb00_cost import IMPORTS, REFERENCE, Cost, by_numbers, cost, written
-from autograder.kit import draws, exercise, values
+from autograder.kit import draws, exercise, shown, values
 
 SOLUTION = "course_lib.lessons.nb06_tradeoff:pick_chunk"
 
@@ -36,7 +36,7 @@ def targets(seed: int) -> Iterator[tuple]:
 def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
     target, users, numbers = call.args
     if got.shape != () or got.dtype.kind not in "iu":
-        return f"{call.label} is {got.tolist()!r:.60}; wanted one whole number of tokens."
+        return f"{call.label} is {shown(got, 60)}; wanted one whole number of tokens."
     if got == wanted:
         return None
     why = "no chunk is shorter than 0 tokens"

@@ -12,7 +12,7 @@ from autograder.compare import same_floats
 from autograder.drivers import nb06
 from autograder.exercise import Call
 from autograder.exercises.nb00_cost import written
-from autograder.kit import draws, exercise, values
+from autograder.kit import draws, exercise, shown, values
 
 SOLUTION = "course_lib.lessons.nb06_tradeoff:roofline"
 NEAR_US = 2.0  # so that an answer that rounds each part to whole microseconds is right as well
@@ -54,7 +54,7 @@ def by_numbers(solution: Callable, *args: Any) -> Any:
 
 def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
     if got.shape != () or got.dtype.kind not in "iuf":
-        return f"{call.label} is {got.tolist()!r:.60}; wanted one number of microseconds."
+        return f"{call.label} is {shown(got, 60)}; wanted one number of microseconds."
     if abs(float(got) - wanted) <= NEAR_US:
         return None
     return f"{call.label} is {float(got):,.1f} us, it should be {wanted:,.1f} us."

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from autograder.exercise import Call
-from autograder.kit import draws, exercise, values
+from autograder.kit import draws, exercise, shown, values
 
 SOLUTION = "course_lib.lessons.nb08_both:admit"
 
@@ -39,7 +39,7 @@ def label(prompt: int, shared: int, size: int) -> str:
 def trouble(call: Call, got: np.ndarray, wanted: np.ndarray) -> str | None:
     prompt, _, size = call.args
     if got.shape != () or got.dtype.kind not in "iu":
-        return f"{call.label} is {got.tolist()}, wanted one whole number."
+        return f"{call.label} is {shown(got)}, wanted one whole number."
     if got == wanted:
         return None
     why = "leaves nothing to compute" if got >= prompt else f"should be {wanted}"

@@ -21,6 +21,7 @@ from autograder.plain import plain
 SECONDS = 20  # wall-clock time of one call; right answers need less than one
 ALL_SECONDS = 300  # of all calls of a submission; right answers need less than five
 TOGETHER, SOCKET_HOLDS = 32, 1 << 16  # calls, and bytes, that are sent at once
+MOST_ASKED = 1 << 18  # bytes of the arguments that an answer gives a function of the judge's
 QUESTIONS = 100_000  # most calls of the judge's functions within one call of an answer
 
 
@@ -114,7 +115,7 @@ class Remote:
 
     def _answer(self, functions: list, asked: list[tuple]) -> Outcome:
         """Serve the judge's functions until the outcome comes; what was asked is noted here, not believed."""
-        deadline = time.monotonic() + SECONDS  # what the judge computes for it counts too
+        deadline = time.monotonic() + SECONDS  # of what the judge computes for it, too
         for _ in range(QUESTIONS):
             kind, *rest = self._received(deadline - time.monotonic())
             if kind == "outcome":
@@ -123,6 +124,8 @@ class Remote:
                 raise Gone("it has ended")
             number, args = rest
             function = functions[number]
+            if type(args) is not tuple or _size(args) > MOST_ASKED:
+                raise WireError("more than a question")
             try:
                 result = function(*args)
             except Exception as error:  # about what the learner gave it
