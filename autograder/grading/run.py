@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from autograder.build import ROOT, write_atomically
-from autograder.course import MARK, with_points, worth_of
+from autograder.course import MARK, read_record, with_points, worth_of
 from autograder.grading import report
 from autograder.grading.executors import Cluster, Local
 from autograder.grading.gradebook import write_back
@@ -47,9 +47,12 @@ def grade(
     asked for stay. What could not be graded gets no grade, and keeps an older one.
     """
     lessons = read_lessons(ROOT)
+    seed = _seed(where)
     if (where / MARK).is_file():  # only what the course has, with its points
         worth = worth_of(where)
         lessons = [with_points(lesson, worth[lesson.stem]) for lesson in lessons if lesson.stem in worth]
+        if not lessons:
+            raise UserError(f"{where / 'source'} holds no notebook. Run: python -m autograder course {where}")
     unknown = set(assignments) - {lesson.stem for lesson in lessons}
     if unknown:
         names = ", ".join(lesson.stem for lesson in lessons)
@@ -58,11 +61,12 @@ def grade(
         _refuse_below(accepted, level(), "this machine isolates")
     with tempfile.TemporaryDirectory() as unpacked:
         exercises = {lesson.stem: [c.solution for c in lesson.cells if c.solution] for lesson in lessons}
-        chosen = [
-            one
-            for one in find(where, exercises, Path(unpacked))
-            if _asked_for(one.student, one.assignment, students, assignments)
-        ]
+        found = find(where, exercises, Path(unpacked))
+        chosen = [one for one in found if _asked_for(one.student, one.assignment, students, assignments)]
+        unknown = set(students) - {one.student for one in found}
+        if unknown and found:
+            names = ", ".join(sorted(unknown))
+            raise UserError(f"nothing of {names} was found in {where}. --dry-run lists whose submissions there are.")
         if not chosen:
             raise UserError(f"no submission was found in {where}.")
         if dry_run:
@@ -71,7 +75,6 @@ def grade(
             return 0
         out = Reports(where, json_file)
         kept = [row for row in out.rows() if not _asked_for(row.student, row.graded.assignment, students, assignments)]
-        seed = _seed(where)
         worth = {lesson.stem: {c.grade_id: c.points for c in lesson.cells if c.check} for lesson in lessons}
         todo = [one for one in chosen if one.assignment]
         rows, ungraded = [], []
@@ -125,8 +128,7 @@ def _pool(jobs: int, scheduler: str, accepted: str) -> Iterator[Pool]:
 
 def _seed(where: Path) -> int:
     """The course's own seed, or 0 where there is no course: then unseen inputs are the same for all that use it."""
-    mark = where / MARK
-    return json.loads(mark.read_text("utf-8"))["seed"] if mark.is_file() else 0
+    return read_record(where)["seed"] if (where / MARK).is_file() else 0
 
 
 def _journal(where: Path) -> Path:
