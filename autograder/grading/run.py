@@ -80,10 +80,11 @@ def grade(
         rows, ungraded = [], []
         with Journal(_journal(where), seed, again=again) as journal, _pool(jobs, scheduler, accepted) as pool:
             progress = Progress(len(todo))
-            for one, came in Rounds(pool, journal, worth, seed).run(todo):
+            rounds = Rounds(pool, journal, worth, seed)
+            for one, came in rounds.run(todo):
                 ungraded += [(one, came)] if isinstance(came, str) else []
                 rows += [] if isinstance(came, str) else [Row(_readable(one.student), came)]
-                progress.one()
+                progress.one(rounds.known)
             missing = {(_readable(one.student), one.assignment) for one, _ in ungraded}
             kept += [row for row in out.rows() if (row.student, row.graded.assignment) in missing]
             rows.sort(key=lambda row: (row.student, row.graded.assignment))
