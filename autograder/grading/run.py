@@ -18,7 +18,7 @@ from autograder.grading.journal import Journal, graded_in
 from autograder.grading.report import Row
 from autograder.grading.rounds import Pool, Progress, Rounds
 from autograder.grading.sandbox import LEVELS, level
-from autograder.grading.submissions import find
+from autograder.grading.submissions import find, without_notebook
 from autograder.source import Lesson, read_lessons
 from course_lib.cli import UserError
 
@@ -62,6 +62,7 @@ def grade(
     with tempfile.TemporaryDirectory() as unpacked:
         exercises = {lesson.stem: [c.solution for c in lesson.cells if c.solution] for lesson in lessons}
         found = find(where, exercises, Path(unpacked))
+        found += without_notebook(where, found, exercises)
         chosen = [one for one in found if _asked_for(one.student, one.assignment, students, assignments)]
         unknown = set(students) - {one.student for one in found}
         if unknown and found:
@@ -71,7 +72,7 @@ def grade(
             raise UserError(f"no submission was found in {where}.")
         if dry_run:
             for one in chosen:
-                print(f"{one.student:24}{one.assignment or '?':20}{one.path.name}")
+                print(f"{one.student:24}{one.assignment or '?':20}{one.name}")
             return 0
         out = Reports(where, json_file)
         kept = [row for row in out.rows() if not _asked_for(row.student, row.graded.assignment, students, assignments)]
@@ -97,7 +98,7 @@ def grade(
         print(" ".join(said.split()), file=sys.stderr)
     unread = [one for one in chosen if not one.assignment]
     for one in unread:
-        print(f"{one.path.name} of {one.student}: {one.problem or 'it is none of the assignments'}", file=sys.stderr)
+        print(f"{one.name} of {one.student}: {one.problem or 'it is none of the assignments'}", file=sys.stderr)
     return 1 if unread or ungraded else 0
 
 
