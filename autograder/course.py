@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
+import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +24,7 @@ from course_lib.cli import UserError
 MARK = "course_seed.json"  # makes a directory one of ours; keeps the seed from which all hidden seeds are made
 CLOSED = ("source", "autograded", "feedback", "reports")  # folders with answers, seeds or grades in them
 CONFIG = "nbgrader_config.py"
+EXPORTER = "autograder.grading.nbgrader_autograde.SandboxedGrading"  # CONFIG names it: nbgrader autograde uses it
 
 
 def make_course(
@@ -49,15 +52,19 @@ def make_course(
     every = read_lessons(root)
     numbers = kept.get("notebooks") if notebooks is None else _stems(notebooks, every)
     lessons = [lesson for lesson in every if numbers is None or lesson.stem in numbers]
+    if not lessons:
+        raise UserError(f"{directory / MARK} names no notebook that there is. Say which: --notebooks 02,03.")
     worth = _worth(directory, lessons, points or {})
     seed = next(s for s in (kept.get("seed"), seed, secrets.randbits(128)) if s is not None)
     sources = {one.stem: dump(source_notebook(with_points(one, worth[one.stem]), root, seed)) for one in lessons}
 
+    book_file = directory / "gradebook.db"
+    if book_file.is_file() and book_file.stat().st_size and not _is_database(book_file):
+        raise UserError(f"{book_file} is no gradebook. Restore it, or move it away. Nothing was written.")
     directory.mkdir(parents=True, exist_ok=True)
     _close_all(directory)  # before anything is written, also what an earlier version left open
     for folder in CLOSED:
         (directory / folder).mkdir(mode=0o700, exist_ok=True)
-    book_file = directory / "gradebook.db"
     book_file.touch(mode=0o600)
     record = {"made_by": "python -m autograder course", "seed": seed}
     record |= {"notebooks": sorted(numbers)} if numbers is not None else {}
@@ -76,8 +83,29 @@ def make_course(
     with open_gradebook(book_file) as book:
         for stem in sources:
             book.update_or_create_assignment(stem)
+    if not re.search(rf"^[^#\n]*{re.escape(EXPORTER)}", (directory / CONFIG).read_text("utf-8", "replace"), re.M):
+        print(
+            f"{directory / CONFIG} lacks a line, and without it nbgrader autograde runs learners' notebooks under your "
+            f'account. Add: c.Autograde.exporter_class = "{EXPORTER}"',
+            file=sys.stderr,
+        )
     print(f"Next: cd {directory} and nbgrader generate_assignment {next(iter(sources))}; `nbgrader` lists the rest.")
     return 0
+
+
+def read_record(course: Path) -> dict[str, Any]:
+    """What MARK holds: {"seed", perhaps "notebooks"}. UserError if it is something else."""
+    file = course / MARK
+    try:
+        kept = json.loads(file.read_text("utf-8"))
+        seed, notebooks = kept["seed"], kept.get("notebooks", [])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"{file} holds no seed. Restore it, or make a new course elsewhere.") from None
+    if type(seed) is not int or seed < 0:
+        raise UserError(f"{file} holds no seed. Restore it, or make a new course elsewhere.")
+    if not isinstance(notebooks, list) or not all(isinstance(one, str) for one in notebooks):
+        raise UserError(f"{file} holds no list of notebooks. Restore it, or make a new course elsewhere.")
+    return kept
 
 
 def worth_of(course: Path, root: Path = ROOT) -> dict[str, Points]:
@@ -178,17 +206,16 @@ def _record(directory: Path) -> dict[str, Any]:
     if not directory.exists() or not any(directory.iterdir()):
         return {}
     try:
-        kept = json.loads((directory / MARK).read_text("utf-8"))
-        seed, notebooks = kept["seed"], kept.get("notebooks", [])
+        return read_record(directory)
     except FileNotFoundError:
         raise UserError(
             f"{directory} is not empty and has no {MARK}, so it is not such a course. Give another directory."
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{directory / MARK} holds no seed. Restore it, or make a new course elsewhere.") from None
-    if not isinstance(seed, int) or not isinstance(notebooks, list):
-        raise UserError(f"{directory / MARK} holds no seed. Restore it, or make a new course elsewhere.")
-    return kept
+
+
+def _is_database(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(16) == b"SQLite format 3\0"
 
 
 def _gradebook_class():

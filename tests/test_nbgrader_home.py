@@ -284,13 +284,16 @@ def test_a_source_without_points_is_refused_in_a_sentence(course, converter):
 
 def test_an_assignment_of_the_instructors_own_is_left_to_nbgrader(course, converter):
     from nbgrader.converters import Autograde, BaseConverter
+    from nbgrader.converters.base import NbGraderException
 
     from autograder.grading.nbgrader_autograde import SandboxedGrading
 
-    for assignment, taken in ((STEM, True), ("midterm", False), ("05_budget", False)):
+    for assignment, taken in ((STEM, True), ("midterm", False)):
         found = converter(assignment_id=assignment)
         SandboxedGrading(parent=found)
         assert ("convert_notebooks" in vars(found)) == taken, assignment
+    with pytest.raises(NbGraderException, match="no source/05_budget/05_budget.ipynb"):
+        SandboxedGrading(parent=converter(assignment_id="05_budget"))  # ours, and this course has dropped it
     assert Autograde.convert_notebooks is BaseConverter.convert_notebooks, "only that object is changed"
 
 

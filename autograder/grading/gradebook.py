@@ -38,7 +38,7 @@ def write_back(course: Path, rows: Sequence[Row], lessons: Sequence[Lesson], roo
     except OperationalError as error:
         raise UserError(
             f"{course / 'gradebook.db'} cannot be written ({error.orig}), and no grade was. "
-            "Close what else uses it, and grade again."
+            "Close what else uses it, see that it may be written, and grade again."
         ) from None
     for stem, some in by_stem.items():
         write_autograded(course, chosen[stem], some, root)

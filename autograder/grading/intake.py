@@ -226,7 +226,7 @@ def _broken(name: str, notebook: Notebook) -> Cell | None:
 
 
 def _checks(name: str, cell: Cell) -> bool:
-    return cell.grade_id.startswith(f"{name}__") or re.search(rf"\bcheck\.{name}\(", cell.source) is not None
+    return cell.grade_id.startswith(f"{name}__") or re.search(rf"\bcheck\.{name}\(\s*{name}\b", cell.source) is not None
 
 
 def _with_needs(name: str, candidates: list[Statement], check: int, code: Code) -> list[Statement]:

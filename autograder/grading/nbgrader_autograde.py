@@ -5,7 +5,8 @@ One line in a course's nbgrader_config.py switches it on, and without the line n
     c.Autograde.exporter_class = "autograder.grading.nbgrader_autograde.SandboxedGrading"
 
 nbgrader makes its exporter when it has found the submissions and is about to convert one after the other. This exporter
-takes that step over for the notebooks of this course; other assignments it converts as nbgrader does.
+takes that step over for the notebooks of this course, and refuses them where the course has lost its seed or their
+source; other assignments it converts as nbgrader does.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from autograder.build import ROOT
 from autograder.course import MARK, worth_of
 from autograder.grading.run import SAFE
 from autograder.grading.sandbox import LEVELS, level
+from autograder.source import read_lessons
 from course_lib.cli import UserError
 
 
@@ -43,12 +45,19 @@ class SandboxedGrading(NotebookExporter):
         nbgrader = self.parent
         if isinstance(nbgrader, Autograde):
             self.course = Path(nbgrader.coursedir.root).resolve()  # nbgrader goes there before it converts
+            stem, marked = nbgrader.coursedir.assignment_id, (self.course / MARK).is_file()
             try:
-                ours = worth_of(self.course) if (self.course / MARK).is_file() else {}
+                ours = worth_of(self.course) if marked else {}
             except UserError as error:
                 raise self._stop(str(error)) from None
-            if nbgrader.coursedir.assignment_id in ours:
+            if stem in ours:
                 nbgrader.convert_notebooks = self.grade
+            elif stem in {lesson.stem for lesson in read_lessons(ROOT)}:
+                missing = f"source/{stem}/{stem}.ipynb" if marked else MARK
+                raise self._stop(
+                    f"{self.course} has no {missing}, and without it learners' notebooks would run under your account. "
+                    "Bring it back"
+                )
 
     def grade(self) -> None:
         """Grade, then let nbgrader's plugin set late penalties. NbGraderException says what is wrong or not graded.

@@ -49,6 +49,7 @@ class Rounds:
     def __init__(self, pool: Pool, journal: Journal, worth: Mapping[str, Mapping[str, float]], seed: int):
         self.pool, self.journal, self.worth, self.seed = pool, journal, worth, seed
         self.again: list[Submission] = []
+        self.known = 0  # submissions whose grades stood in the journal already
 
     def run(self, todo: Sequence[Submission]) -> Iterator[tuple[Submission, Graded | str]]:
         """Each submission with its grades, or with the reason for which it could not be graded.
@@ -99,6 +100,7 @@ class Rounds:
             return refused(error, one.assignment, self.pool.level, worth)
         key = key_of(content, one.assignment, worth, self.seed, self.pool.level)
         if (known := self.journal.get(key)) is not None:
+            self.known += 1
             return known
         for piece in running.values():
             if piece.key == key:
@@ -133,11 +135,11 @@ class Progress:
 
     def __init__(self, total: int, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
         self.total, self.out, self.clock = total, out or sys.stderr, clock
-        self.done, self.began, self.width = 0, clock(), 0
+        self.done, self.known, self.began, self.width = 0, 0, clock(), 0
 
-    def one(self) -> None:
-        """One more is done."""
-        self.done += 1
+    def one(self, known: int = 0) -> None:
+        """One more is done. So many of all that are done had been graded before."""
+        self.done, self.known = self.done + 1, known
         last = self.done == self.total
         if self.out.isatty():
             self._show(end="\n" if last else "")
@@ -151,9 +153,11 @@ class Progress:
 
     def _text(self) -> str:
         passed = self.clock() - self.began
-        rate = self.done / passed if passed > 0 else 0.0
+        rate = (self.done - self.known) / passed if passed > 0 else 0.0
         left = f", {_duration((self.total - self.done) / rate)} left" if rate and self.done < self.total else ""
-        return f"{self.done} of {self.total} graded, {rate:.1f} a second{left}"
+        before = f", {self.known} of them earlier" if self.known else ""
+        speed = f", {rate:.1f} a second" if self.done > self.known else ""
+        return f"{self.done} of {self.total} graded{before}{speed}{left}"
 
 
 def _duration(seconds: float) -> str:

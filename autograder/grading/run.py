@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from autograder.build import ROOT, write_atomically
-from autograder.course import MARK, with_points, worth_of
+from autograder.course import MARK, read_record, with_points, worth_of
 from autograder.grading import report
 from autograder.grading.executors import Cluster, Local
 from autograder.grading.gradebook import write_back
@@ -18,7 +18,7 @@ from autograder.grading.journal import Journal, graded_in
 from autograder.grading.report import Row
 from autograder.grading.rounds import Pool, Progress, Rounds
 from autograder.grading.sandbox import LEVELS, level
-from autograder.grading.submissions import find
+from autograder.grading.submissions import find, without_notebook
 from autograder.source import Lesson, read_lessons
 from course_lib.cli import UserError
 
@@ -47,9 +47,12 @@ def grade(
     asked for stay. What could not be graded gets no grade, and keeps an older one.
     """
     lessons = read_lessons(ROOT)
+    seed = _seed(where)
     if (where / MARK).is_file():  # only what the course has, with its points
         worth = worth_of(where)
         lessons = [with_points(lesson, worth[lesson.stem]) for lesson in lessons if lesson.stem in worth]
+        if not lessons:
+            raise UserError(f"{where / 'source'} holds no notebook. Run: python -m autograder course {where}")
     unknown = set(assignments) - {lesson.stem for lesson in lessons}
     if unknown:
         names = ", ".join(lesson.stem for lesson in lessons)
@@ -58,29 +61,31 @@ def grade(
         _refuse_below(accepted, level(), "this machine isolates")
     with tempfile.TemporaryDirectory() as unpacked:
         exercises = {lesson.stem: [c.solution for c in lesson.cells if c.solution] for lesson in lessons}
-        chosen = [
-            one
-            for one in find(where, exercises, Path(unpacked))
-            if _asked_for(one.student, one.assignment, students, assignments)
-        ]
+        found = find(where, exercises, Path(unpacked))
+        found += without_notebook(where, found, exercises)
+        chosen = [one for one in found if _asked_for(one.student, one.assignment, students, assignments)]
+        unknown = set(students) - {one.student for one in found}
+        if unknown and found:
+            names = ", ".join(sorted(unknown))
+            raise UserError(f"nothing of {names} was found in {where}. --dry-run lists whose submissions there are.")
         if not chosen:
             raise UserError(f"no submission was found in {where}.")
         if dry_run:
             for one in chosen:
-                print(f"{one.student:24}{one.assignment or '?':20}{one.path.name}")
+                print(f"{one.student:24}{one.assignment or '?':20}{one.name}")
             return 0
         out = Reports(where, json_file)
         kept = [row for row in out.rows() if not _asked_for(row.student, row.graded.assignment, students, assignments)]
-        seed = _seed(where)
         worth = {lesson.stem: {c.grade_id: c.points for c in lesson.cells if c.check} for lesson in lessons}
         todo = [one for one in chosen if one.assignment]
         rows, ungraded = [], []
         with Journal(_journal(where), seed, again=again) as journal, _pool(jobs, scheduler, accepted) as pool:
             progress = Progress(len(todo))
-            for one, came in Rounds(pool, journal, worth, seed).run(todo):
+            rounds = Rounds(pool, journal, worth, seed)
+            for one, came in rounds.run(todo):
                 ungraded += [(one, came)] if isinstance(came, str) else []
                 rows += [] if isinstance(came, str) else [Row(_readable(one.student), came)]
-                progress.one()
+                progress.one(rounds.known)
             missing = {(_readable(one.student), one.assignment) for one, _ in ungraded}
             kept += [row for row in out.rows() if (row.student, row.graded.assignment) in missing]
             rows.sort(key=lambda row: (row.student, row.graded.assignment))
@@ -93,7 +98,7 @@ def grade(
         print(" ".join(said.split()), file=sys.stderr)
     unread = [one for one in chosen if not one.assignment]
     for one in unread:
-        print(f"{one.path.name} of {one.student}: {one.problem or 'it is none of the assignments'}", file=sys.stderr)
+        print(f"{one.name} of {one.student}: {one.problem or 'it is none of the assignments'}", file=sys.stderr)
     return 1 if unread or ungraded else 0
 
 
@@ -125,8 +130,7 @@ def _pool(jobs: int, scheduler: str, accepted: str) -> Iterator[Pool]:
 
 def _seed(where: Path) -> int:
     """The course's own seed, or 0 where there is no course: then unseen inputs are the same for all that use it."""
-    mark = where / MARK
-    return json.loads(mark.read_text("utf-8"))["seed"] if mark.is_file() else 0
+    return read_record(where)["seed"] if (where / MARK).is_file() else 0
 
 
 def _journal(where: Path) -> Path:

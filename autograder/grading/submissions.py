@@ -14,7 +14,7 @@ import time
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -25,6 +25,7 @@ MAX_UNPACKED = 1 << 32  # bytes of all notebooks in a zip
 MAX_ENTRIES = 100_000  # files in a zip
 MAX_DEPTH = 10  # folders in folders
 MAX_NAME = 150  # bytes of a student's name; it names a folder of feedback
+NOTHING = "It holds no notebook of this course."
 _MOODLE = re.compile(r"^(?P<student>.+)_(?P<id>\d+)_assignsubmission_file(_.*)?$", re.DOTALL)
 _CANVAS = re.compile(r"^(?P<student>[^_]+)(_LATE)?_(?P<id>\d+)_\d+_(?P<file>.+)$", re.DOTALL)
 
@@ -33,7 +34,8 @@ _CANVAS = re.compile(r"^(?P<student>[^_]+)(_LATE)?_(?P<id>\d+)_\d+_(?P<file>.+)$
 class Submission:
     """One file of one student. `assignment` is empty if nothing says which it is.
 
-    id   the LMS's number of the student: two may have one name
+    id     the LMS's number of the student: two may have one name
+    name   what the file is called where it was found
     """
 
     student: str
@@ -41,6 +43,7 @@ class Submission:
     path: Path
     problem: str = ""
     id: str = ""
+    name: str = ""
 
 
 def find(where: Path, assignments: Mapping[str, Sequence[str]], unpack_to: Path) -> list[Submission]:
@@ -56,15 +59,60 @@ def find(where: Path, assignments: Mapping[str, Sequence[str]], unpack_to: Path)
         files = list(_notebooks(where))
     else:
         raise UserError(f"there is no {where}. Give a folder of submissions, a course, or a zip of Moodle or Canvas.")
-    found = [one for inside, path in files if (one := _submission(inside, path, assignments)) is not None]
+    found = [
+        replace(one, name=inside[-1])
+        for inside, path in files
+        if (one := _submission(inside, path, assignments)) is not None
+    ]
     ids = defaultdict(set)
     for one in found:
         ids[one.student].add(one.id)
     several = defaultdict(list)
     for one in found:
         student = f"{one.student}_{one.id}" if one.id and len(ids[one.student]) > 1 else one.student
-        several[student, one.assignment or one.path.name].append(replace(one, student=student))
+        several[student, one.assignment or one.name].append(replace(one, student=student))
     return [_newest(several[key], assignments) for key in sorted(several)]
+
+
+def without_notebook(
+    where: Path, found: Sequence[Submission], assignments: Mapping[str, Sequence[str]]
+) -> list[Submission]:
+    """Who handed in something of which `find` has found nothing, with the problem: else nobody would hear of it."""
+    if (where / "submitted").is_dir():
+        return list(_bare_folders(where / "submitted", found, assignments))
+    return list(_bare_of_an_lms(where, found))
+
+
+def _bare_folders(where: Path, found: Sequence[Submission], assignments: Collection[str]) -> Iterator[Submission]:
+    """Folders STUDENT/ASSIGNMENT, and those of students, in which nothing of ours was found."""
+    seen = {folder for one in found for folder in one.path.parents}
+    for student in _folders(where):
+        try:
+            bare = [folder for folder in _folders(student) if folder.name in assignments and folder not in seen]
+        except OSError:
+            bare = []
+        for folder in bare or [student] * (student not in seen):
+            problem = NOTHING if os.access(folder, os.R_OK | os.X_OK) else "It may not be read."
+            yield Submission(_readable(student.name), "", folder, problem, name=str(folder.relative_to(where)))
+
+
+def _bare_of_an_lms(where: Path, found: Sequence[Submission]) -> Iterator[Submission]:
+    """What Moodle or Canvas names as a student's, where nothing of ours was found of that student."""
+    if where.is_file():
+        with zipfile.ZipFile(where) as opened:
+            names = {entry.filename.replace("\\", "/").partition("/")[0] for entry in opened.infolist()}
+    else:
+        names = set(os.listdir(where))
+    seen = {one.id for one in found}
+    for name in sorted(names):
+        match = _MOODLE.match(name) or _CANVAS.match(name)
+        if match and match["id"] not in seen:
+            yield Submission(_readable(match["student"]), "", where, NOTHING, match["id"], name)
+
+
+def _folders(where: Path) -> list[Path]:
+    found = [Path(one.path) for one in os.scandir(where) if one.is_dir()]
+    return sorted(one for one in found if not one.name.startswith((".", "__MACOSX")))
 
 
 def _newest(found: Sequence[Submission], assignments: Mapping[str, Sequence[str]]) -> Submission:
