@@ -99,7 +99,8 @@ TABLE = {
     "autograder.grading.report": "autograder.grading",
     "autograder.grading.autograded": "autograder.build autograder.include autograder.source autograder.grading",
     "autograder.grading.gradebook": "autograder.course autograder.source autograder.grading course_lib.cli",
-    "autograder.grading.nbgrader_autograde": "autograder.build autograder.course autograder.grading course_lib.cli",
+    "autograder.grading.nbgrader_autograde": "autograder.build autograder.course autograder.source autograder.grading "
+    "course_lib.cli",
     "autograder.grading.sample": "autograder.build autograder.course autograder.exercises autograder.include "
     "autograder.source autograder.grading",
     "autograder.grading.gradescope": "autograder.build autograder.exercises autograder.source autograder.grading "

@@ -75,6 +75,8 @@ def test_an_answer_sees_the_interpreter_and_our_packages_and_no_more_of_the_cour
         "os.mkdir('/tmp/x')",
         "os.memfd_create('x')",
         "os.nice(1)",
+        "__import__('resource').prlimit(os.getppid(), 2, (1 << 40, -1))",
+        "os.posix_fadvise(0, 0, 0, os.POSIX_FADV_DONTNEED)",
         "os.chroot('/tmp')",
         "__import__('mmap').mmap(-1, 4096)",
         "os.fchmod(0, 0o666)",
@@ -83,6 +85,14 @@ def test_an_answer_sees_the_interpreter_and_our_packages_and_no_more_of_the_cour
 )
 def test_an_answer_starts_no_process_opens_no_socket_and_leaves_nothing_for_the_next(level, what):
     assert ran(level, f"try: {what}", "except OSError as error: return error.errno in (1, 30)", "return False") == 1
+
+
+@each_level
+def test_an_answer_starts_no_thread(level):
+    (outcome,) = outcomes(
+        level, "import threading\ndef positions(*args):\n    threading.Thread(target=print).start()\n"
+    )
+    assert outcome.type == "RuntimeError" and "thread" in outcome.message
 
 
 @each_level
@@ -238,9 +248,9 @@ def test_a_level_that_cannot_be_had_is_an_error_and_no_other_level(monkeypatch):
 
 @each_level
 def test_an_answer_that_says_more_than_a_judge_should_hold_is_not_read(level):
-    large = "import numpy as np\ndef positions(*args):\n    return np.zeros(3 << 20)\n"  # 24 MiB: one may travel
-    first, *_, last = outcomes(level, large, calls=4)
-    assert first.value.size == 3 << 20 and last.type == "Unreadable"
+    large = "import numpy as np\ndef positions(*args):\n    return np.zeros(1 << 20)\n"  # 8 MiB: one may travel
+    first, *_, last = outcomes(level, large, calls=5)
+    assert first.value.size == 1 << 20 and last.type == "Unreadable"
 
 
 def test_a_verdict_on_a_huge_result_is_short():

@@ -87,7 +87,7 @@ def _modes() -> tuple[type, type]:
                 with self:
                     return attention(*args, **kwargs)
             product = PRODUCTS.get(name.removesuffix("_"))
-            if product is None and torch.is_inference_mode_enabled():  # there a matmul comes whole, and not as mm
+            if product is None and (torch.is_inference_mode_enabled() or name in WHOLE):
                 with self:
                     made = func.decompose(*args, **kwargs)
                 if made is not NotImplemented:
@@ -116,6 +116,9 @@ def _modes() -> tuple[type, type]:
             return func(*args, **(kwargs or {}))
 
     return FickleProducts, Watch
+
+
+WHOLE = ("matmul", "_scaled_dot_product_attention_math")  # come so, and not as mm, in inference mode and from in here
 
 
 def _plus(c, product, beta=1, alpha=1):

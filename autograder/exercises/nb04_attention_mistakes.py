@@ -208,15 +208,8 @@ MISTAKES = f"""
       | seen = torch.ones(len(q), len(k)).tril(start).bool()
       | q, k, v = q[None, None], k[None, None], v[None, None]
       | return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)[0, 0]
-    torch's scaled_dot_product_attention does this: it gets all queries and keys of a chunk at once. {ROUNDING}
-    alike: {ALIKE}
-
-    formula_batched
-      | ahead = torch.ones(len(q), len(k)).triu(start + 1).bool()
-      | scores = torch.einsum("id,jd->ij", q.float(), k.float()) / math.sqrt(q.shape[1])
-      | weights = torch.softmax(scores.masked_fill(ahead, -math.inf), dim=1)
-      | return torch.einsum("ij,jd->id", weights, v.float()).to(q.dtype)
-    All scores at once, by einsum or with a batch axis, do this. {ROUNDING}
+    torch's scaled_dot_product_attention does this, and so do all scores at once by einsum or with a batch axis: each
+    gets all queries and keys of a chunk at once. {ROUNDING}
     alike: {ALIKE}
 
     formula

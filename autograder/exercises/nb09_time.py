@@ -84,12 +84,12 @@ def same(a: Outcome, b: Outcome) -> bool:
 def make_device(marker: Callback) -> Callable[[int], float | None]:
     """The device of a call: it stays with the judge, so that an answer can only run steps and read the clock."""
     first, launch, asynchronous, busy, *steps = marker.data
-    device = nb09.Device(steps, first, launch, asynchronous, busy)
+    played = nb09.Device(steps, first, launch, asynchronous, busy)
 
-    def ask(what: int) -> float | None:
-        return device.do(what)
+    def device(what: int) -> float | None:
+        return played.do(what)
 
-    return ask
+    return device
 
 
 MISTAKES = r"""

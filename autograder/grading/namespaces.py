@@ -73,6 +73,7 @@ def detach() -> None:
     That first process ends with this one, and all others with it.
     """
     _unshare(NEWPID | NEWNET | NEWIPC | NEWUTS)
+    _call("sethostname", _libc().sethostname(b"sandbox", 7))
 
 
 def drop() -> None:

@@ -58,8 +58,9 @@ class Line:
     def send(self, *messages: tuple) -> None:
         """Gone if nobody reads them within 30 s."""
         left = memoryview(b"".join(map(encode, messages)))
+        deadline = time.monotonic() + LISTENING
         while left:
-            if not select.select([], [self.socket], [], LISTENING)[1]:
+            if not select.select([], [self.socket], [], max(0.0, deadline - time.monotonic()))[1]:
                 raise Gone("it does not listen")
             try:
                 left = left[self.socket.send(left[: 1 << 16]) :]

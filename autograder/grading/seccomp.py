@@ -15,8 +15,9 @@ from collections.abc import Iterable
 
 # What is refused, with its number on x86-64 and on ARM (0: it has none there). Refused means EPERM.
 REFUSED = {
-    # other processes: none can be started, so none is left behind and no bomb of them goes off
-    "fork": (57, 0), "vfork": (58, 0), "execve": (59, 221), "execveat": (322, 281), "ptrace": (101, 117),
+    # other processes and threads: none can be started, so none is left behind and no bomb of them goes off
+    "fork": (57, 0), "vfork": (58, 0), "clone": (56, 220), "clone3": (435, 435), "tgkill": (234, 131),
+    "execve": (59, 221), "execveat": (322, 281), "ptrace": (101, 117),
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "process_madvise": (440, 440),
     "pidfd_open": (434, 434), "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "kcmp": (312, 272),
     "kill": (62, 129), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "tkill": (200, 130),
@@ -26,6 +27,8 @@ REFUSED = {
     "setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setaffinity": (203, 122),
     "sched_setscheduler": (144, 119), "sched_setattr": (314, 274), "sched_setparam": (142, 118),
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
+    "fadvise64": (221, 223), "readahead": (187, 213), "mincore": (27, 232), "cachestat": (451, 451),
+    "preadv2": (327, 286),
     # the file system and namespaces
     "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "unshare": (272, 97),
     "setns": (308, 268), "fsopen": (430, 430), "fspick": (433, 433), "fsmount": (432, 432), "move_mount": (429, 429),
@@ -37,7 +40,7 @@ REFUSED = {
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "quotactl": (179, 60),
     # parts of the kernel that have had many holes, or that only an administrator needs
     "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "kexec_load": (246, 104),
+    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "io_setup": (206, 0), "kexec_load": (246, 104),
     "kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106),
     "swapon": (167, 224), "swapoff": (168, 225), "reboot": (169, 142), "settimeofday": (164, 170),
     "clock_settime": (227, 112), "acct": (163, 89), "personality": (135, 92), "fanotify_init": (300, 262),
@@ -45,27 +48,31 @@ REFUSED = {
     "vmsplice": (278, 75), "syslog": (103, 116), "lookup_dcookie": (212, 18), "iopl": (172, 0), "ioperm": (173, 0),
     "modify_ldt": (154, 0), "capset": (126, 91),
 }  # fmt: skip
-WORKER = ("fork", "vfork", "execve", "execveat", "kill")  # are left to a worker: it forks and ends children
-# AUDIT_ARCH_* of linux/audit.h; then the place in the pairs above, and the numbers of clone, clone3, mmap and seccomp
-MACHINES = {"x86_64": (0xC000003E, 0, 56, 435, 9, 317), "aarch64": (0xC00000B7, 1, 220, 435, 222, 277)}
+# Calls that are refused if an argument has one of some bits: numbers, offset of the argument (below), bits.
+REFUSED_IF = {
+    # memory that is shared: of it, what is unmapped in part stays as a whole, and no limit counts it
+    "mmap": (9, 222, 40, 1),  # MAP_SHARED
+    "prlimit64": (302, 261, 16, 0xFFFFFFFF),  # limits of another process
+}
+WORKER = ("fork", "vfork", "clone", "clone3", "execve", "execveat", "kill")  # left to it: it forks and ends children
+# AUDIT_ARCH_* of linux/audit.h; then the place in the pairs above, and the number of seccomp(2)
+MACHINES = {"x86_64": (0xC000003E, 0, 317), "aarch64": (0xC00000B7, 1, 277)}
 OTHER_ABI = 0x40000000  # x86-64's calls with 32-bit pointers have this bit
-CLONE_THREAD, MAP_SHARED = 0x10000, 1
 PR_SET_NO_NEW_PRIVS = 38
 FILTER_MODE, ALLOW_SPECULATION = 1, 4  # arguments of seccomp(2): without the second, older kernels slow all code down
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # BPF's instructions, of linux/bpf_common.h
-NUMBER, ARCH, FIRST_ARGUMENT, FOURTH_ARGUMENT = 0, 4, 16, 40  # offsets in struct seccomp_data
+NUMBER, ARCH = 0, 4  # offsets in struct seccomp_data; its arguments, of 8 bytes each, begin at 16
 
 
 class Filter:
     """Refuses the calls of these names: made once, it can be applied in many children of this process.
 
-    If "fork" is among them, clone makes threads only, and mmap no shared memory, of which a part that is unmapped stays
-    where no limit counts it. OSError where the machine is none of those above.
+    OSError where the machine is none of those above.
     """
 
-    def __init__(self, names: Iterable[str] = tuple(REFUSED)):
+    def __init__(self, names: Iterable[str] = (*REFUSED, *REFUSED_IF)):
         machine = platform.machine()
         if machine not in MACHINES:
             raise OSError(errno.ENOSYS, f"no table of system calls for {machine or 'this machine'}")
@@ -74,7 +81,7 @@ class Filter:
         head = struct.pack("@HP", len(program) // 8, ctypes.addressof(self._program))  # struct sock_fprog
         self._head = ctypes.create_string_buffer(head, len(head))
         libc = ctypes.CDLL(None, use_errno=True)
-        self._prctl, self._syscall, self._number = libc.prctl, libc.syscall, MACHINES[machine][5]
+        self._prctl, self._syscall, self._number = libc.prctl, libc.syscall, MACHINES[machine][2]
 
     def apply(self) -> None:
         """Refuse them to this process and to all that it starts; there is no way back.
@@ -89,20 +96,18 @@ class Filter:
 
 def _program(machine: str, names: tuple[str, ...]) -> bytes:
     """The filter as BPF: instructions of (code, steps to jump if so, if not so, operand)."""
-    arch, place, clone, clone3, mmap, _ = MACHINES[machine]
+    arch, place, _ = MACHINES[machine]
+    refuse = (RETURN, 0, 0, REFUSE | errno.EPERM)
     parts = [
         (LOAD, 0, 0, ARCH), (EQUAL, 1, 0, arch), (RETURN, 0, 0, KILL),
         (LOAD, 0, 0, NUMBER), (AT_LEAST, 0, 1, OTHER_ABI), (RETURN, 0, 0, KILL),
     ]  # fmt: skip
     for name in names:
-        if number := REFUSED[name][place]:
-            parts += [(EQUAL, 0, 1, number), (RETURN, 0, 0, REFUSE | errno.EPERM)]
-    if "fork" in names:
-        # the flags of clone3 lie in memory, where a filter cannot look: as if there were none, and libc takes clone
-        parts += [(EQUAL, 0, 1, clone3), (RETURN, 0, 0, REFUSE | errno.ENOSYS)]
-        parts += [(EQUAL, 0, 3, mmap), (LOAD, 0, 0, FOURTH_ARGUMENT)]
-        parts += [(ANY_BIT, 0, 1, MAP_SHARED), (RETURN, 0, 0, REFUSE | errno.EPERM), (LOAD, 0, 0, NUMBER)]
-        parts += [(EQUAL, 0, 3, clone), (LOAD, 0, 0, FIRST_ARGUMENT)]
-        parts += [(ANY_BIT, 1, 0, CLONE_THREAD), (RETURN, 0, 0, REFUSE | errno.EPERM)]
+        if name in REFUSED_IF:
+            *numbers, argument, bits = REFUSED_IF[name]
+            parts += [(EQUAL, 0, 4, numbers[place]), (LOAD, 0, 0, argument)]
+            parts += [(ANY_BIT, 0, 1, bits), refuse, (LOAD, 0, 0, NUMBER)]
+        elif number := REFUSED[name][place]:
+            parts += [(EQUAL, 0, 1, number), refuse]
     parts.append((RETURN, 0, 0, ALLOW))
     return b"".join(struct.pack("=HBBI", *part) for part in parts)

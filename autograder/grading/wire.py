@@ -20,9 +20,9 @@ from autograder.exercise import Callback
 from autograder.plain import MAX_DEPTH, MAX_PARTS, Other
 
 HEAD = struct.Struct(">II")
-MAX_TEXT = 1 << 24  # bytes of the JSON
-MAX_ARRAYS = 1 << 25  # bytes of all arrays of a frame
-MAX_ALL = 1 << 26  # bytes of all that one answer says; right ones say some hundred kB
+MAX_TEXT = 1 << 22  # bytes of the JSON
+MAX_ARRAYS = 1 << 24  # bytes of all arrays of a frame
+MAX_ALL = 1 << 25  # bytes of all that one answer says; right ones say some hundred kB
 DTYPES = frozenset("|b1 |i1 <i2 <i4 <i8 |u1 <u2 <u4 <u8 <f2 <f4 <f8 <c8 <c16".split())
 MOST_MARKS = 4 * MAX_PARTS  # brackets and commas in the JSON
 DEPTH = MAX_DEPTH + 4  # of a value within a message
