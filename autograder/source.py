@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
+import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,16 +88,25 @@ def read_lessons(root: Path) -> list[Lesson]:
 
 def read_lesson(file: Path) -> Lesson:
     """Parse one py:percent file (any line ends) and check what can be checked without the library."""
+    if importlib.util.find_spec("jupytext") is None:
+        raise UserError("jupytext is not installed; it reads solutions/*.py. Run: pip install -e .[grade]")
     try:
-        import jupytext
-    except ImportError:
-        raise UserError("jupytext is not installed; it reads solutions/*.py. Run: pip install -e .[grade]") from None
-    where = f"solutions/{file.name}"
+        text = file.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"solutions/{file.name} cannot be read: {error}. Correct it.") from error
+    return _parsed(file.stem, f"solutions/{file.name}", text)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(stem: str, where: str, text: str) -> Lesson:
+    """The lesson that a text is. Parsing ten takes a second, and a command may need them several times."""
+    import jupytext
+
     try:
-        notebook = jupytext.reads(file.read_text("utf-8-sig"), fmt="py:percent")
+        notebook = jupytext.reads(text, fmt="py:percent")
     except Exception as error:  # jupytext and nbformat raise many kinds; the author needs the file and the sentence
         raise UserError(f"{where} cannot be read as py:percent: {str(error).splitlines()[0]}. Correct it.") from error
-    lesson = Lesson(file.stem, tuple(_cell(where, c.cell_type, c.source, dict(c.metadata)) for c in notebook.cells))
+    lesson = Lesson(stem, tuple(_cell(where, c.cell_type, c.source, dict(c.metadata)) for c in notebook.cells))
     _check_lesson(lesson)
     return lesson
 

@@ -114,10 +114,14 @@ def _task(grade_id: str, most: float, answer: Answer, notebook: Notebook, hidden
     name, _, group_name = grade_id.partition("__")
     exercise = EXERCISES[name]
     group = exercise.group(group_name)
-    seen = judged(exercise, group, answer.source, seeds.PUBLIC, boxes)
-    if not seen.passed:
-        return Task(grade_id, 0, most, explain.explained(seen, exercise, answer, notebook), seen.mistakes)
-    unseen = judged(exercise, group, answer.source, hidden, boxes)
+    remote = Remote(exercise, answer.source, boxes)
+    try:
+        seen = judged(exercise, group, remote, seeds.PUBLIC, boxes)
+        if not seen.passed:
+            return Task(grade_id, 0, most, explain.explained(seen, exercise, answer, notebook), seen.mistakes)
+        unseen = judged(exercise, group, remote, hidden, boxes)  # in the same process, as both checks of a cell are
+    finally:
+        remote.close()
     if unseen.passed:
         return Task(grade_id, most, most, f"Passed: {seen.count}.")
     what = "It passes on the inputs that you see, and fails on others."  # which would tell them, and the right results
@@ -125,13 +129,11 @@ def _task(grade_id: str, most: float, answer: Answer, notebook: Notebook, hidden
     return Task(grade_id, 0, most, " ".join(filter(None, (what, which, unseen.where))), unseen.mistakes)
 
 
-def judged(exercise: Exercise, group: Group, source: str, seed: int, boxes: Bench) -> Verdict:
+def judged(exercise: Exercise, group: Group, answer: Remote, seed: int, boxes: Bench) -> Verdict:
     """The verdict on an answer in a sandbox, with the cases that `seed` chooses."""
-    answer = Remote(exercise, source, boxes)
     try:
         found = boxes.memo.verdict_on(exercise, group, answer, seed)
     finally:
-        answer.close()
         boxes.cut_short |= getattr(answer.failed, "type", "") in ("Timeout", "Ended")
     return reexported(answer.forbidden) if answer.forbidden else found
 
