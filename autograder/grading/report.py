@@ -104,7 +104,7 @@ def as_html(row: Row) -> str:
     parts = [START.format(title=_cut(title, 400), head=head), *_summary(graded)]
     if graded.notes:
         listed = "".join(f"<li>{_cut(note, 800)}</li>\n" for note in graded.notes[:20])
-        parts.append(f"<h2>What had to be settled to read the notebook</h2>\n<ul>\n{listed}</ul>\n")
+        parts.append(f"<h2>About your file</h2>\n<ul>\n{listed}</ul>\n")
     names = list(dict.fromkeys(task.name.partition("__")[0] for task in graded.tasks))
     for name in names:
         parts.append(f"<h2>{_cut(name, 400)}</h2>\n")

@@ -53,6 +53,8 @@ def grade(
         lessons = [with_points(lesson, worth[lesson.stem]) for lesson in lessons if lesson.stem in worth]
         if not lessons:
             raise UserError(f"{where / 'source'} holds no notebook. Run: python -m autograder course {where}")
+    by_number = {lesson.stem.partition("_")[0]: lesson.stem for lesson in lessons}
+    assignments = [by_number.get(one, one) for one in assignments]  # 02 is 02_mask
     unknown = set(assignments) - {lesson.stem for lesson in lessons}
     if unknown:
         names = ", ".join(lesson.stem for lesson in lessons)

@@ -37,7 +37,7 @@ def main() -> int:
             f"This machine isolates answers by {level()!r} only. So the class has no hostile answers, and submissions "
             "of strangers should not be graded here; docs/INSTRUCTORS.md says what to do.\n"
         )
-    slow = " Grading takes half a minute, since one answer never returns." * isolated()
+    slow = " Grading takes about a minute, since one answer never returns." * isolated()
     print(f"Twelve students have handed in {STEM}.{slow}\n")
     code = grade(folder, jobs=2, accepted=level())
     page = folder / "reports" / "pages" / "dora-one-mistake" / f"{STEM}.html"

@@ -3,7 +3,7 @@
 python3 course.py bench grading [NN ...] [--students N] [--nbgrader N] [--class N] [--json]. Linux. Let the machine do
 nothing else: CPU time is that of the whole machine (/proc/stat), since nbgrader's kernels and our workers are processes
 of many parents. Of five students three are right, one has a known mistake and one a stub. What a run takes to start is
-shared by a class of 30. Behind the table stand the memory of a worker that is its own, and a mixed class of 500 from
+shared by a class of 200. Behind the table stand the memory of a worker that is its own, and a mixed class of 500 from
 files to grades, on one worker and on two (--class 0 leaves it out). Nothing here is asserted.
 """
 
@@ -28,7 +28,7 @@ from autograder.grading.sandbox import Sandbox, level
 from autograder.include import answer_of
 from autograder.source import Lesson, read_lessons
 
-CLASS = 30  # students that share the start
+CLASS = 200  # students that share the start
 GRADER = [sys.executable, "-m", "autograder", "grade"]
 NBGRADER = [sys.executable, "-m", "nbgrader"]
 UNTOUCHED = "--Autograde.exporter_class=nbconvert.exporters.NotebookExporter"  # and not this course's engine
