@@ -70,6 +70,7 @@ class ForkServer:
 
     def __init__(self, torch: bool):
         self.torch = torch
+        self.process: subprocess.Popen | None = None
         self.control: socket.socket | None = None
 
     def start(self, control: socket.socket) -> Callable[[], None]:
@@ -78,7 +79,7 @@ class ForkServer:
             try:
                 process = self._ask(START, 0, control)
             except (OSError, EOFError):
-                self.control = None
+                self._forget()
                 continue
             if process:
                 return functools.partial(self._end, process)
@@ -89,7 +90,16 @@ class ForkServer:
         try:
             self._ask(KILL, process)
         except (OSError, EOFError):
-            self.control = None
+            self._forget()
+
+    def _forget(self) -> None:
+        """End the server, whatever state it is in."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        if self.control is not None:
+            self.control.close()
+        self.process = self.control = None
 
     def _ask(self, kind: bytes, process: int, *sockets: socket.socket) -> int:
         if self.control is None:
