@@ -436,7 +436,8 @@ BODIES = {
     """,
 }
 
-WAIT = {  # these end when their time is over
+WAIT = {  # these end when their time is over, or take long
+    "takes all memory",
     "never returns", "sleeps", "takes memory slowly", "prints without end", "a tuple that never ends", "half a frame",
     "never answers and stays", "stops itself", "stops its parent", "handles all signals", "serves the network",
     "waits in a finalizer", "matches without end", "a number that is never finished", "traces its parent",

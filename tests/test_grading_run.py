@@ -229,9 +229,9 @@ def test_a_call_that_ran_out_of_time_is_tried_once_more_alone_and_that_counts(tm
 
     pool = Pool(answer)
     found = rounds_of(tmp_path, pool, handed_in(b"slow once", b"right", b"slow always", b"right 2"))
-    assert [came.score for came in found.values()] == [3, 3, 3, 0] and len(found) == 4
+    assert sorted(came.score for came in found.values()) == [0, 3, 3, 3] and len(found) == 4
     assert {who: came.score for who, came in found.items()}["student2"] == 0
-    assert [job.content for job in pool.jobs[4:]] == [b"slow once", b"slow always"]
+    assert {job.content for job in pool.jobs[4:]} == {b"slow once", b"slow always"}
     rounds_of(tmp_path, pool, handed_in(b"slow once", b"right", b"slow always", b"right 2"))
     assert len(pool.jobs) == 6  # what was found the second time is kept
 
@@ -655,6 +655,7 @@ def test_a_worker_that_is_lost_on_a_cluster_costs_nobody_a_grade(tmp_path, clust
     assert results(wild) == results(calm)
 
 
+@pytest.mark.slow
 def test_workers_without_the_course_are_refused_in_one_line(copy, tmp_path):
     distributed = pytest.importorskip("distributed")
     packages = str(Path(distributed.__file__).parents[1])

@@ -168,6 +168,7 @@ def test_feedback_says_what_was_found_and_runs_nothing_that_a_learner_wrote(cour
     assert "onerror=alert(1)" in page and PAGE not in page and "<script>alert(2)" not in page
 
 
+@pytest.mark.slow
 def test_a_page_is_made_anew_for_a_new_submission_without_a_timestamp(course):
     folder = course[0]
     nbgrader(folder, "generate_feedback", STEM, "--student", "bob")
@@ -179,6 +180,7 @@ def test_a_page_is_made_anew_for_a_new_submission_without_a_timestamp(course):
     assert "Each query misses its own key" not in page
 
 
+@pytest.mark.slow
 def test_late_penalties_are_set_as_nbgrader_is_told_to(course):
     folder = course[0]
     nbgrader(folder, "db", "assignment", "add", STEM, "--duedate", "2026-02-28 10:00:00 UTC")
@@ -194,6 +196,7 @@ def test_late_penalties_are_set_as_nbgrader_is_told_to(course):
             book.update_or_create_assignment(STEM, duedate=None)
 
 
+@pytest.mark.slow
 @with_modes
 def test_what_holds_grades_is_for_its_owner_alone_whatever_nbgrader_does_with_it(course):
     folder = course[0]
@@ -215,6 +218,7 @@ def test_what_holds_grades_is_for_its_owner_alone_whatever_nbgrader_does_with_it
     assert [mode(path) for path in (folder / "submitted").rglob("*")] == submitted
 
 
+@pytest.mark.slow
 @with_modes
 def test_feedback_can_be_released_through_an_exchange(course, tmp_path):
     folder, exchange = course[0], tmp_path / "exchange"
@@ -300,7 +304,8 @@ def test_an_assignment_of_the_instructors_own_is_left_to_nbgrader(course, conver
 # ---- the same points
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [12])
 def test_plain_submissions_have_the_points_that_untouched_nbgrader_gives(tmp_path, count):
     """More of them, and the odd ones, compares tests/compare_nbgrader.py."""
     submissions = list(plain_submissions(count, seed=count))
@@ -374,6 +379,7 @@ def test_all_grades_are_written_or_none(book_of, monkeypatch):
     assert scores(book_of) == {} and not list((book_of / "autograded").iterdir())
 
 
+@pytest.mark.slow
 def test_a_gradebook_that_something_else_is_writing_to_is_refused_in_a_sentence(book_of, monkeypatch):
     import sqlite3
 
