@@ -2,10 +2,9 @@
 
 import json
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-
-import time
 
 import pytest
 from serving import alone, events, expect_error, formula_model, gated, openai, running, tiny_engine, tokens
