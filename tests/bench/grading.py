@@ -1,10 +1,11 @@
 """Grading, beside untouched nbgrader: CPU and wall-clock time of a submission of each notebook, isolation on.
 
-python3 course.py bench grading [NN ...] [--students N] [--nbgrader N] [--class N] [--json]. Linux. Let the machine do
-nothing else: CPU time is that of the whole machine (/proc/stat), since nbgrader's kernels and our workers are processes
-of many parents. Of five students three are right, one has a known mistake and one a stub. What a run takes to start is
-shared by a class of 200. Behind the table stand the memory of a worker that is its own, and a mixed class of 500 from
-files to grades, on one worker and on two (--class 0 leaves it out). Nothing here is asserted.
+python3 course.py bench grading [NN ...] [--students N] [--nbgrader N] [--class N] [--json]. Linux, best on a machine
+that does nothing else: CPU time is that of a group of processes where root may make one, else of the whole machine,
+since nbgrader's kernels and our workers have many parents. Of five students three are right, one has a known mistake and
+one a stub. What a run takes to start is shared by a class of 200. Behind the table stand the memory of a worker that is
+its own, and a mixed class of 500 from files to grades, on one worker and on two (--class 0 leaves it out). Nothing here
+is asserted.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from autograder.build import ROOT, learner_notebook
@@ -35,7 +36,34 @@ UNTOUCHED = "--Autograde.exporter_class=nbconvert.exporters.NotebookExporter"  #
 Cost = tuple[float, float]  # seconds: CPU, wall clock
 
 
-def cpu_seconds() -> float:
+CPUACCT = Path("/sys/fs/cgroup/cpuacct")
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[tuple[Callable[[], None] | None, Callable[[], float]]]:
+    """What a command calls before it begins, and CPU seconds so far.
+
+    Where root may make a group of processes (cgroup v1), those of the command and of all that it starts; elsewhere
+    those of the whole machine, which should then do nothing else.
+    """
+    group = CPUACCT / f"bench-grading-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        yield None, machine_seconds
+        return
+    try:
+        yield (
+            lambda: (group / "cgroup.procs").write_text(str(os.getpid())) and None,
+            lambda: int((group / "cpuacct.usage").read_text()) / 1e9,
+        )
+    finally:
+        time.sleep(0.2)  # processes that are ending
+        with contextlib.suppress(OSError):
+            group.rmdir()
+
+
+def machine_seconds() -> float:
     """CPU time of the whole machine since it started."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     busy = sum(map(int, fields)) - int(fields[3]) - int(fields[4])  # without idle and iowait
@@ -45,11 +73,13 @@ def cpu_seconds() -> float:
 def measured(command: list[str], folder: Path) -> Cost:
     """CPU and wall-clock seconds of a command."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    cpu, wall = cpu_seconds(), time.monotonic()
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    with counted() as (begin, seconds):
+        cpu, wall = seconds(), time.monotonic()
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, preexec_fn=begin)
+        cost = seconds() - cpu, time.monotonic() - wall
     if done.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    return cpu_seconds() - cpu, time.monotonic() - wall
+    return cost
 
 
 def handed_in(lesson: Lesson, number: int) -> str:
