@@ -1,11 +1,11 @@
 """Grading, beside untouched nbgrader: CPU and wall-clock time of a submission of each notebook, isolation on.
 
-python3 course.py bench grading [NN ...] [--students N] [--nbgrader N] [--class N] [--json]. Linux, best on a machine
-that does nothing else: CPU time is that of a group of processes where root may make one, else of the whole machine,
-since nbgrader's kernels and our workers have many parents. Of five students three are right, one has a known mistake and
-one a stub. What a run takes to start is shared by a class of 200. Behind the table stand the memory of a worker that is
-its own, and a mixed class of 500 from files to grades, on one worker and on two (--class 0 leaves it out). Nothing here
-is asserted.
+python3 course.py bench grading [NN ...] [--students N] [--nbgrader N] [--class N] [--json]. Linux, best on a
+machine that does nothing else: CPU time is that of a group of processes where root may make one, else of the whole
+machine, since nbgrader's kernels and our workers have many parents. Of five students three are right, one has a
+known mistake and one a stub. What a run takes to start is shared by a class of 200. Behind the table stand the
+memory of a worker that is its own, and a mixed class of 500 from files to grades, on one worker and on two (--class
+0 leaves it out). Nothing here is asserted.
 """
 
 import argparse
