@@ -408,6 +408,16 @@ def test_what_was_lost_of_the_results_is_written_again(copy, monkeypatch):
     assert results(copy) == before
 
 
+def test_what_a_killed_run_left_half_written_is_swept_away(copy):
+    page = next((copy / "reports" / "pages").rglob("*.html"))
+    left = [page.with_name(f".{page.name}.ab12_xyz"), copy / "autograded" / ".x.ipynb.ab12_xyz"]
+    own = page.with_name(".hidden")
+    for path in (*left, own):
+        path.write_text("half")
+    grade(copy, accepted=LEVEL)
+    assert own.exists() and not any(path.exists() for path in left)
+
+
 def test_grading_some_keeps_the_rows_of_the_others(copy):
     before, table = rows(copy), (copy / "reports" / "grades.csv").read_text()
     classes.write(copy, "bob", "02_mask", classes.one(0, "02_mask", "bob"), when=2000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from autograder.grading.submissions import find, without_notebook
 from autograder.source import Lesson, read_lessons
 from course_lib.cli import UserError
 
+_UNFINISHED = re.compile(r"\..+\.[a-z0-9_]{8}")  # the names that build.write_atomically gives them
 SAFE = "bubblewrap"  # levels at which the code of strangers may run
 
 
@@ -94,6 +96,8 @@ def grade(
             out.write(rows, kept)
             if (where / MARK).is_file():
                 _into_the_gradebook(where, rows, lessons)
+            _sweep(out.folder)
+            _sweep(where / "autograded")
     print(report.table(rows), end="")
     for one, what in ungraded:
         said = f"{one.assignment} of {one.student} could not be graded, no fault of the answer ({what}). Grade again."
@@ -190,6 +194,13 @@ def _into_the_gradebook(course: Path, rows: Sequence[Row], lessons: Sequence[Les
     except SQLAlchemyError as error:
         text = f"cannot write {course / 'gradebook.db'}: {str(error).partition('[SQL')[0]}"
         raise UserError(f"{text}. What was graded is kept: mend that and grade again.") from None
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what runs that were killed while they wrote have left of files that were not finished."""
+    for path in folder.rglob(".*"):
+        if _UNFINISHED.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+            path.unlink(missing_ok=True)
 
 
 def _cannot_write(error: OSError, folder: Path) -> UserError:
