@@ -78,7 +78,7 @@ TABLE = {
     "autograder.grading": "",
     "autograder.grading.wire": "autograder.exercise autograder.plain",
     "autograder.grading.seccomp": "",
-    "autograder.grading.namespaces": "",
+    "autograder.grading.namespaces": "autograder.grading",
     "autograder.grading.limits": "",
     "autograder.grading.worker": "autograder.answers autograder.drivers autograder.exercise autograder.ours "
     "autograder.plain autograder.grading",

@@ -88,9 +88,9 @@ def grade(
             rounds = Rounds(pool, journal, worth, seed)
             for one, came in rounds.run(todo):
                 ungraded += [(one, came)] if isinstance(came, str) else []
-                rows += [] if isinstance(came, str) else [Row(_readable(one.student), came)]
+                rows += [] if isinstance(came, str) else [Row(one.student, came)]
                 progress.one(rounds.known)
-            missing = {(_readable(one.student), one.assignment) for one, _ in ungraded}
+            missing = {(one.student, one.assignment) for one, _ in ungraded}
             kept += [row for row in out.rows() if (row.student, row.graded.assignment) in missing]
             rows.sort(key=lambda row: (row.student, row.graded.assignment))
             out.write(rows, kept)
@@ -145,11 +145,6 @@ def _journal(where: Path) -> Path:
     if (where / MARK).is_file() or (where / "submitted").is_dir():
         return where / ".grading_journal"
     return where.with_name(f".{where.name}.grading_journal")
-
-
-def _readable(name: str) -> str:
-    """A file name may hold bytes that are no text; no report can."""
-    return name.encode("utf-8", "replace").decode()
 
 
 class Reports:

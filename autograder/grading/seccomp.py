@@ -54,6 +54,7 @@ REFUSED_IF = {
     "mmap": (9, 222, 40, 1),  # MAP_SHARED
     "prlimit64": (302, 261, 16, 0xFFFFFFFF),  # limits of another process
 }
+EVERY = (*REFUSED, *REFUSED_IF)
 WORKER = ("fork", "vfork", "clone", "clone3", "execve", "execveat", "kill")  # left to it: it forks and ends children
 # AUDIT_ARCH_* of linux/audit.h; then the place in the pairs above, and the number of seccomp(2)
 MACHINES = {"x86_64": (0xC000003E, 0, 317), "aarch64": (0xC00000B7, 1, 277)}
@@ -72,16 +73,14 @@ class Filter:
     OSError where the machine is none of those above.
     """
 
-    def __init__(self, names: Iterable[str] = (*REFUSED, *REFUSED_IF)):
-        machine = platform.machine()
-        if machine not in MACHINES:
-            raise OSError(errno.ENOSYS, f"no table of system calls for {machine or 'this machine'}")
-        program = _program(machine, tuple(names))
+    def __init__(self, names: Iterable[str] = EVERY):
+        arch, place, seccomp = _machine()
+        program = _program(arch, place, tuple(names))
         self._program = ctypes.create_string_buffer(program, len(program))
         head = struct.pack("@HP", len(program) // 8, ctypes.addressof(self._program))  # struct sock_fprog
         self._head = ctypes.create_string_buffer(head, len(head))
         libc = ctypes.CDLL(None, use_errno=True)
-        self._prctl, self._syscall, self._number = libc.prctl, libc.syscall, MACHINES[machine][2]
+        self._prctl, self._syscall, self._number = libc.prctl, libc.syscall, seccomp
 
     def apply(self) -> None:
         """Refuse them to this process and to all that it starts; there is no way back.
@@ -94,9 +93,20 @@ class Filter:
             raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
 
 
-def _program(machine: str, names: tuple[str, ...]) -> bytes:
+def number_of(name: str) -> int:
+    """The number of one of the calls above on this machine. OSError where there is no table for it."""
+    return REFUSED[name][_machine()[1]]
+
+
+def _machine() -> tuple[int, int, int]:
+    machine = platform.machine()
+    if machine not in MACHINES:
+        raise OSError(errno.ENOSYS, f"no table of system calls for {machine or 'this machine'}")
+    return MACHINES[machine]
+
+
+def _program(arch: int, place: int, names: tuple[str, ...]) -> bytes:
     """The filter as BPF: instructions of (code, steps to jump if so, if not so, operand)."""
-    arch, place, _ = MACHINES[machine]
     refuse = (RETURN, 0, 0, REFUSE | errno.EPERM)
     parts = [
         (LOAD, 0, 0, ARCH), (EQUAL, 1, 0, arch), (RETURN, 0, 0, KILL),

@@ -174,8 +174,7 @@ def serve_submission(control: socket.socket, *, sealed: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the first process of a namespace ignores
     seal = None
     try:
-        every = (*seccomp.REFUSED, *seccomp.REFUSED_IF)
-        seccomp.Filter(name for name in every if name not in seccomp.WORKER).apply()
+        seccomp.Filter(name for name in seccomp.EVERY if name not in seccomp.WORKER).apply()
         seal = seccomp.Filter(seccomp.WORKER)
     except OSError:
         if sealed:
