@@ -98,6 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         example=f"{PROG} level",
     )
     options = parser.parse_args(argv)
+    # nbformat imports jsonschema 4.26, which builds a grammar of web addresses (1.1 s) that no notebook is checked by
+    sys.modules.setdefault("rfc3987_syntax", None)
 
     def run(_: Sequence[str]) -> int:
         if options.command == "build":

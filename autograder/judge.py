@@ -83,8 +83,13 @@ def judge(
     )
 
 
-def converse(exercise: Exercise, group: Group, answer: Runs, seed: int) -> Verdict:
-    """The verdict of a conversation: the group puts its calls one by one, and the first and the last name a mistake."""
+def converse(
+    exercise: Exercise, group: Group, answer: Runs, seed: int, known: Iterable[Replay] | None = None
+) -> Verdict:  # fmt: skip
+    """The verdict of a conversation: the group puts its calls one by one, and the first and the last name a mistake.
+
+    known   () where no known mistake is to be named
+    """
     calls, outcomes = [], []
 
     def ask(call: Call) -> Outcome:
@@ -98,7 +103,7 @@ def converse(exercise: Exercise, group: Group, answer: Runs, seed: int) -> Verdi
         return stub
     if len(calls) > MOST_REPLAYED:
         calls, outcomes = [*calls[:MOST_REPLAYED], calls[-1]], [*outcomes[:MOST_REPLAYED], outcomes[-1]]
-    return named(exercise, outcomes, verdict, replays(exercise, group, calls))
+    return named(exercise, outcomes, verdict, replays(exercise, group, calls) if known is None else known)
 
 
 def unwritten(exercise: Exercise, outcomes: Sequence[Outcome]) -> Verdict | None:

@@ -587,13 +587,13 @@ for (name, budget), percent in capstone.SHARES.items():
 #
 # - *valid*: plans for single states, with knobs at their edges. Every plan keeps the rules, and none is empty while there
 #   is work.
-# - *fair*: three crowds.
-# - *beats*: 55% of all requests of 24 workloads are good. (Whole prompts have 3%, and so has `plan_step` with its budget
+# - *fair*: two crowds.
+# - *beats*: 55% of all requests of 6 workloads are good. (Whole prompts have 3%, and so has `plan_step` with its budget
 #   of 8,192.)
-# - *reaches*: 89% of all requests of 24 workloads are good. No shipped profile reaches that with any budget, nor does
+# - *reaches*: 89% of all requests of 12 workloads are good. No shipped profile reaches that with any budget, nor does
 #   first come, first served; the course's answer has 93%.
 #
-# The seeds are not those shown, and 24 other workloads may differ by a percent or two. After 8 of them, a policy that is
+# The seeds are not those shown, and other workloads may differ by a percent or two. After 4 of them, a policy that is
 # more than 20% below the mark is told so. A run may take 400 steps. The policy is asked anew for each step and is pure: it
 # remembers nothing, and asked again about the same requests it plans the same. Start with valid, then improve. The first
 # three need only the first idea.

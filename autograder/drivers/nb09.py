@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
@@ -72,11 +73,25 @@ def requests_of(table: np.ndarray) -> tuple[Request, ...]:
     """Requests from rows (id, arrival in us, prompt_len, num_tokens, num_computed, num_cached)."""
     return tuple(
         Request(
-            number, [0] * tokens, max_tokens=10**6, arrival=arrival, prompt_len=prompt_len, num_computed=computed,
+            number, _tokens(tokens), max_tokens=10**6, arrival=arrival, prompt_len=prompt_len, num_computed=computed,
             num_cached=cached,
         )
         for number, arrival, prompt_len, tokens, computed, cached in table.tolist()
     )  # fmt: skip
+
+
+def _tokens(count: int) -> list[int]:
+    """So many tokens, in a list that requests share unless a policy has changed it.
+
+    Lists of thousands, made anew for each request and step, would take most of a step's time.
+    """
+    shared = _shared(count)
+    return shared if len(shared) == count else [0] * count
+
+
+@functools.lru_cache(maxsize=128)
+def _shared(count: int) -> list[int]:
+    return [0] * count
 
 
 def plan(answer: Callable, table: np.ndarray, *knobs: int) -> tuple[int, np.ndarray]:

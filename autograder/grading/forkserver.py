@@ -35,6 +35,10 @@ def main(visible: tuple[str, ...], *, torch: bool) -> int:
     _import_all(torch=torch)
     memory = limits.address_space() + limits.MEMORY
     namespaces.confine(visible)
+    with contextlib.suppress(OSError):  # which each worker meets again, and refuses to start
+        worker.filters()
+    gc.collect()
+    gc.freeze()  # a collection would write into memory that all workers share
     control.sendall(MESSAGE.pack(START, os.getpid()))
     while True:
         message, sockets, _, _ = socket.recv_fds(control, MESSAGE.size, 1)
@@ -65,8 +69,6 @@ def _import_all(*, torch: bool) -> None:
                 worker.import_warm(f"{package.__name__}.{module.name}")
     if not torch:
         del sys.modules["torch"]
-    gc.collect()
-    gc.freeze()  # a collection would write into memory that all workers share
 
 
 def _start(control: socket.socket, incoming: int, memory: int) -> int:

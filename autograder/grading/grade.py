@@ -92,14 +92,21 @@ def _graded(notebook: Notebook, assignment: str, worth: Mapping[str, float], cou
             if answer.cell is not None:
                 answers[name], taken[name] = answer.source, explain.taken(answer)
             not_run = explain.not_run(EXERCISES[name], answer, notebook)
+            remote = Remote(EXERCISES[name], answer.source, boxes)
             for grade_id, most in worth.items():
                 if grade_id.partition("__")[0] != name:
                     continue
                 if not_run:
                     tasks.append(Task(grade_id, 0, most, not_run))
+                    continue
+                hidden = seeds.hidden(course_seed, assignment, grade_id)
+                group = EXERCISES[name].group(grade_id.partition("__")[2])
+                unseen = judged(EXERCISES[name], group, remote, hidden, boxes, names=False)
+                if unseen.passed:
+                    tasks.append(Task(grade_id, most, most, f"Passed: {unseen.count}."))
                 else:
-                    hidden = seeds.hidden(course_seed, assignment, grade_id)
-                    tasks.append(_task(grade_id, most, answer, notebook, hidden, boxes))
+                    tasks.append(_explained(grade_id, most, answer, notebook, hidden, boxes))
+            remote.close()
     finally:
         boxes.drop()
     return Graded(assignment, boxes.level, tuple(tasks), tuple(notes), answers, taken)
@@ -110,7 +117,12 @@ def refused(error: Refused, assignment: str, level: str, worth: Mapping[str, flo
     return Graded(assignment, level, tuple(Task(name, 0, most, str(error)) for name, most in worth.items()))
 
 
-def _task(grade_id: str, most: float, answer: Answer, notebook: Notebook, hidden: int, boxes: Bench) -> Task:
+def _explained(grade_id: str, most: float, answer: Answer, notebook: Notebook, hidden: int, boxes: Bench) -> Task:
+    """The task of an answer that has not passed beside the exercise's other groups.
+
+    It meets, in a process of its own, what a learner's check shows and then what only we know: that decides. So it is
+    told what it would be told in a notebook, and is not failed for what it remembers of other groups.
+    """
     name, _, group_name = grade_id.partition("__")
     exercise = EXERCISES[name]
     group = exercise.group(group_name)
@@ -123,16 +135,18 @@ def _task(grade_id: str, most: float, answer: Answer, notebook: Notebook, hidden
     finally:
         remote.close()
     if unseen.passed:
-        return Task(grade_id, most, most, f"Passed: {seen.count}.")
+        return Task(grade_id, most, most, f"Passed: {unseen.count}.")
     what = "It passes on the inputs that you see, and fails on others."  # which would tell them, and the right results
     which = unseen.which if unseen.mistakes else explain.kind_of_failure(unseen.what, answer)
     return Task(grade_id, 0, most, " ".join(filter(None, (what, which, unseen.where))), unseen.mistakes)
 
 
-def judged(exercise: Exercise, group: Group, answer: Remote, seed: int, boxes: Bench) -> Verdict:
-    """The verdict on an answer in a sandbox, with the cases that `seed` chooses."""
+def judged(
+    exercise: Exercise, group: Group, answer: Remote, seed: int, boxes: Bench, *, names: bool = True
+) -> Verdict:  # fmt: skip
+    """The verdict on an answer in a sandbox, with the cases that `seed` chooses. names: as for Memo.verdict_on."""
     try:
-        found = boxes.memo.verdict_on(exercise, group, answer, seed)
+        found = boxes.memo.verdict_on(exercise, group, answer, seed, names=names)
     finally:
         boxes.cut_short |= getattr(answer.failed, "type", "") in ("Timeout", "Ended")
     return reexported(answer.forbidden) if answer.forbidden else found

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise import Call, Exercise, Group, Outcome, Raised, Returned, Verdict
-from autograder.judge import Replay, Runs, judge, verdict_on
+from autograder.judge import Replay, Runs, converse, judge
 from autograder.plain import Other
 
 MOST_VERDICTS = 2_000  # of one group and seed; then they are forgotten. One has some kB
@@ -27,10 +27,12 @@ class Memo:
     def __init__(self) -> None:
         self.known: dict[tuple[str, str, int], _Known] = {}
 
-    def verdict_on(self, exercise: Exercise, group: Group, answer: Runs, seed: int) -> Verdict:
-        """What judge.verdict_on says of an answer."""
+    def verdict_on(
+        self, exercise: Exercise, group: Group, answer: Runs, seed: int, *, names: bool = True
+    ) -> Verdict:  # fmt: skip
+        """What judge.verdict_on says of an answer. names: False where known mistakes need not be looked for."""
         if group.talk:
-            return verdict_on(exercise, group, answer, seed)
+            return converse(exercise, group, answer, seed, None if names else ())
         at = (exercise.name, group.name, seed)
         known = self.known.setdefault(at, _Known(exercise, group))
         calls = known.cases(seed)
@@ -40,10 +42,12 @@ class Memo:
             return judge(exercise, group, calls, outcomes, known)
         if key not in known.verdicts:
             try:
-                verdict = judge(exercise, group, calls, outcomes, known)
+                verdict = judge(exercise, group, calls, outcomes, known if names else ())
             except BaseException:  # a replay may have stopped half-way
                 del self.known[at]
                 raise
+            if not (names or verdict.passed):
+                return verdict
             if len(known.verdicts) >= MOST_VERDICTS:
                 known.verdicts.clear()
             known.verdicts[key] = verdict

@@ -1,8 +1,8 @@
 """Puts this process, with Linux's own calls, where a few folders are all there is, and can be read only.
 
-`confine` is for a fork server: a user namespace with a root of its own. `detach` is for each of its children: no
-network, no other process, no shared memory. Both need no privilege; they raise OSError where the kernel lacks a part or
-forbids it.
+`confine` is for a fork server: namespaces with a root of their own, no network and no shared memory. `detach` is for
+each of its children, one after another: no other process. Both need no privilege; they raise OSError where the kernel
+lacks a part or forbids it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def confine(visible: Sequence[str], root: str = "/tmp") -> None:
     The process must have one thread. It keeps capabilities over its own namespaces, to `detach` its children.
     """
     user, group = os.geteuid(), os.getegid()
-    _unshare(NEWUSER | NEWNS)
+    _unshare(NEWUSER | NEWNS | NEWNET | NEWIPC | NEWUTS)
     for file, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{NOBODY} {user} 1"),
@@ -64,15 +64,15 @@ def confine(visible: Sequence[str], root: str = "/tmp") -> None:
     _call("pivot_root", _libc().syscall(number_of("pivot_root"), b".", b"."))
     _call("umount", _libc().umount2(b".", DETACH))  # the old root, which lies over the new one
     os.chdir("/")
+    _call("sethostname", _libc().sethostname(b"sandbox", 7))
 
 
 def detach() -> None:
-    """Take from a child of a confined process all but computing. What it forks next is the first of new processes.
+    """Take the other processes from a child of a confined one. What it forks next is the first of new processes.
 
     That first process ends with this one, and all others with it.
     """
-    _unshare(NEWPID | NEWNET | NEWIPC | NEWUTS)
-    _call("sethostname", _libc().sethostname(b"sandbox", 7))
+    _unshare(NEWPID)
 
 
 def drop() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import re
 import symtable
 import warnings
@@ -21,6 +22,7 @@ from autograder.include import free_names
 MAX_CELL = 50_000
 # IPython reads a cell once for each line of its own: lines times characters, over all cells (500,000 take some 6 s)
 MAX_MAGIC = 500_000
+MAX_KEPT, MAX_KEPT_LINES, KEPT = 8_000, 200, 1_000  # of texts about which a process remembers what it found
 _OWN_LINE = re.compile(r"^\s*[%!?]|=\s*[%!]|\?\s*$", re.MULTILINE)
 _SEMICOLON = re.compile(rb"[ \t\f]*;")
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -59,13 +61,9 @@ class Statement:
     stub: bool
     checks: bool
 
-    def uses(self) -> set[str]:
+    def uses(self) -> frozenset[str]:
         """The names that it takes from outside of it."""
-        try:
-            names = free_names(symtable.symtable(self.source, "<statement>", "exec"))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):  # too deep, or only the compiler refuses it
-            names = set(_WORD.findall(self.source))
-        return names - set(dir(builtins))
+        return (_used if _is_small(self.source) else _used.__wrapped__)(self.source)
 
 
 def statements(cells: Iterable[Cell]) -> tuple[list[Statement], list[Cell]]:
@@ -74,17 +72,41 @@ def statements(cells: Iterable[Cell]) -> tuple[list[Statement], list[Cell]]:
     broken, left = [], MAX_MAGIC
     for cell in cells:
         text = re.sub(r"\A(\s*)%%(time|timeit|capture|prun)\b.*", r"\1", cell.source)
-        tree = _tree(text) if len(text) <= MAX_CELL else None
-        if tree is None and len(text) <= MAX_CELL and (own_lines := len(_OWN_LINE.findall(text))):
+        parsed = _parsed(text) if len(text) <= MAX_CELL else None
+        if parsed is None and len(text) <= MAX_CELL and (own_lines := len(_OWN_LINE.findall(text))):
             left -= own_lines * len(text)
             text = _transformed(text) if left > 0 else text
-            tree = _tree(text)
-        if tree is None:
+            parsed = _parsed(text)
+        if parsed is None:
             broken.append(Cell(cell.number, text, cell.grade_id))
             continue
-        lines = _Lines(text)
-        found += [_statement(len(found) + i, cell.number, node, lines) for i, node in enumerate(tree.body)]
+        found += [Statement(len(found) + i, cell.number, *rest) for i, rest in enumerate(parsed)]
     return found, broken
+
+
+def _is_small(text: str) -> bool:
+    """Whether what is found out about a text is kept: a class shares most cells. 1,000 such texts take some 100 MB."""
+    return len(text) <= MAX_KEPT and text.count("\n") + text.count(";") <= MAX_KEPT_LINES
+
+
+def _parsed(text: str) -> tuple[tuple, ...] | None:
+    """Of each statement what Statement holds behind place and cell; None for what is no Python."""
+    return (_parsed_small if _is_small(text) else _parsed_small.__wrapped__)(text)
+
+
+@functools.lru_cache(maxsize=KEPT)
+def _parsed_small(text: str) -> tuple[tuple, ...] | None:
+    tree, lines = _tree(text), _Lines(text)
+    return None if tree is None else tuple(_statement(node, lines) for node in tree.body)
+
+
+@functools.lru_cache(maxsize=KEPT)
+def _used(source: str) -> frozenset[str]:
+    try:
+        names = free_names(symtable.symtable(source, "<statement>", "exec"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # too deep, or only the compiler refuses it
+        names = set(_WORD.findall(source))
+    return frozenset(names - set(dir(builtins)))
 
 
 def _tree(text: str) -> ast.Module | None:
@@ -107,14 +129,12 @@ def _transformed(source: str) -> str:
         return source
 
 
-def _statement(place: int, cell: int, node: ast.stmt, lines: _Lines) -> Statement:
+def _statement(node: ast.stmt, lines: _Lines) -> tuple:
     binds, changes = _bound(node)
     defines = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
     line, source = _first_line(node), lines.of(node)
-    return Statement(
-        place, cell, line, source, frozenset(binds), frozenset(changes), defines, _is_stub(node),
-        "check" in source and _checks(node),
-    )  # fmt: skip
+    checks = "check" in source and _checks(node)
+    return line, source, frozenset(binds), frozenset(changes), defines, _is_stub(node), checks
 
 
 def _first_line(node: ast.stmt) -> int:
