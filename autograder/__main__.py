@@ -76,6 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     grade.add_argument(
         "--scheduler", default="", metavar="ADDRESS", help="a Dask scheduler whose workers grade, as tcp://HOST:8786"
     )
+    grade.add_argument(
+        "--course", type=Path, metavar="COURSE", help="where the grades of a zip or folder go, with its points and seed"
+    )
     grade.add_argument("--again", action="store_true", help="grade anew what has not changed, too")
     grade.add_argument("--dry-run", action="store_true", help="only list what would be graded")
     gradescope = commands.add_parser(
@@ -141,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return grade(
                 options.where, jobs=options.jobs, accepted=options.accept_isolation, students=options.student,
                 assignments=options.assignment, json_file=options.json, dry_run=options.dry_run,
-                scheduler=options.scheduler, again=options.again,
+                scheduler=options.scheduler, again=options.again, course=options.course,
             )  # fmt: skip
         from autograder.course import make_course
 

@@ -80,6 +80,11 @@ def short(value: Any, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def whole(text: str) -> str:
+    """`text` with U+FFFD for each half of a two-part character: a str and JSON can hold one, and no file can."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def array_of(value: Any) -> np.ndarray | None:
     """The array of numbers that plain data is, or can be read as (a number, rows of one length); None if it is none."""
     if isinstance(value, np.ndarray):

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -358,7 +359,7 @@ def test_grades_from_the_journal_are_those_that_were_written_down(tmp_path):
     with Journal(tmp_path / "journal", 5) as kept:
         assert kept.get("key") == at_once
     assert at_once == Graded(
-        "02_mask", "process", (Task("attend__bits", 0, 2, "half a character ?, a line\n", task.mistakes),),
+        "02_mask", "process", (Task("attend__bits", 0, 2, "half a character \ufffd, a line\n", task.mistakes),),
         came.notes, came.answers,
     )  # fmt: skip
 
@@ -441,9 +442,44 @@ def test_a_newer_submission_takes_the_place_of_the_older_one(copy):
     classes.write(copy, "bob", "02_mask", right, when=2000, name="02_mask (2).ipynb")
     assert grade(copy, accepted=LEVEL) == 0
     assert rows(copy)["bob", "02_mask"]["score"] == rows(copy)["bob", "02_mask"]["max_score"]
+    assert any("2 notebooks were handed in" in note for note in rows(copy)["bob", "02_mask"]["notes"])
     (copy / "submitted" / "bob" / "02_mask" / "02_mask (2).ipynb").unlink()
     assert grade(copy, accepted=LEVEL) == 0
     assert rows(copy)["bob", "02_mask"]["score"] < rows(copy)["bob", "02_mask"]["max_score"]
+
+
+def test_a_zip_is_graded_into_a_course_with_its_points_beside_those_who_are_not_in_it(copy, capsys):
+    before = rows(copy)
+    zipped = copy.parent / "moodle.zip"
+    with zipfile.ZipFile(zipped, "w") as made:
+        made.writestr("Carl_17_assignsubmission_file_/02_mask.ipynb", classes.one(0, "02_mask", "carl"))
+        made.writestr("bob_18_assignsubmission_file_/mine.ipynb", classes.one(0, "02_mask", "bob"))
+    assert_refused(finished(start(zipped, "--course", copy.parent)), "is no course")
+    assert grade(zipped, accepted=LEVEL, course=copy) == 0
+    after = rows(copy)
+    assert after.keys() == before.keys() | {("Carl", "02_mask")}
+    for student in ("Carl", "bob"):
+        assert after[student, "02_mask"]["score"] == after[student, "02_mask"]["max_score"]
+    assert {key: row for key, row in after.items() if key[0] == "ann"} == {
+        key: row for key, row in before.items() if key[0] == "ann"
+    }
+    with open_gradebook(copy / "gradebook.db") as book:
+        assert book.find_submission("02_mask", "Carl").score == after["Carl", "02_mask"]["score"]
+    assert (copy / "autograded" / "Carl" / "02_mask" / "02_mask.ipynb").is_file()
+    assert not zipped.with_name("moodle-reports").exists()
+
+
+def test_what_an_instructor_should_know_of_a_time_and_of_a_score_is_told(copy, capsys):
+    classes.write(copy, "bob", "02_mask", classes.one(0, "02_mask", "bob"), when=2000)
+    (copy / "submitted" / "bob" / "02_mask" / "timestamp.txt").write_text("last Tuesday")
+    with open_gradebook(copy / "gradebook.db") as book:
+        for found in book.find_submission_notebook("02_mask", "02_mask", "bob").grades:
+            found.manual_score = 1
+        book.db.commit()
+    assert grade(copy, accepted=LEVEL) == 0
+    said = capsys.readouterr().err
+    assert "bob, 02_mask: timestamp.txt holds no time ('last Tuesday')" in said
+    assert "bob, 02_mask: a person scored" in said
 
 
 def test_what_could_not_be_graded_keeps_its_older_grade_and_the_exit_code_says_so(copy, monkeypatch, capsys):

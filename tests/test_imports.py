@@ -87,17 +87,18 @@ TABLE = {
     "autograder.grading.sandbox": "autograder.grading",
     "autograder.grading.remote": "autograder.answers autograder.exercise autograder.plain autograder.grading",
     "autograder.grading.statements": "autograder.include",
-    "autograder.grading.intake": "autograder.grading",
+    "autograder.grading.intake": "autograder.plain autograder.grading",
     "autograder.grading.memo": "autograder.exercise autograder.judge autograder.plain",
-    "autograder.grading.journal": "autograder.grading course_lib.cli",
+    "autograder.grading.journal": "autograder.plain autograder.grading course_lib.cli",
     "autograder.grading.executors": "autograder.grading course_lib.cli",
     "autograder.grading.rounds": "autograder.grading course_lib.cli",
     "autograder.grading.explain": "autograder.exercise autograder.grading",
     "autograder.grading.grade": "autograder.seeds autograder.judge autograder.exercise autograder.exercises "
-    "autograder.grading",
+    "autograder.plain autograder.grading",
     "autograder.grading.submissions": "autograder.grading course_lib.cli",
-    "autograder.grading.report": "autograder.grading",
-    "autograder.grading.autograded": "autograder.build autograder.include autograder.source autograder.grading",
+    "autograder.grading.report": "autograder.plain autograder.grading",
+    "autograder.grading.autograded": "autograder.build autograder.include autograder.plain autograder.source "
+    "autograder.grading",
     "autograder.grading.gradebook": "autograder.course autograder.source autograder.grading course_lib.cli",
     "autograder.grading.nbgrader_autograde": "autograder.build autograder.course autograder.source autograder.grading "
     "course_lib.cli",

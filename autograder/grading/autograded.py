@@ -11,6 +11,7 @@ from autograder.build import dump, nbgrader_metadata, notebook, notebook_cell, w
 from autograder.grading.grade import Task
 from autograder.grading.report import Row
 from autograder.include import answer_of
+from autograder.plain import whole
 from autograder.source import Lesson
 
 STAMPS = ("timestamp.txt", "submission_secret.txt")  # nbgrader's own, which its release_feedback reads
@@ -38,7 +39,7 @@ def write_autograded(course: Path, lesson: Lesson, rows: Sequence[Row], root: Pa
 
 def storable(text: str) -> str:
     """Without what neither UTF-8 nor a page can hold: halves of characters, and NUL."""
-    return text.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return whole(text).replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def stamp_in(file: Path) -> str:

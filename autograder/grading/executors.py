@@ -19,7 +19,7 @@ from concurrent.futures import BrokenExecutor, CancelledError, Future, ProcessPo
 from dataclasses import dataclass
 from typing import Any
 
-from autograder.grading.grade import Bench, Graded, grade_file
+from autograder.grading.grade import Graded, Grader, grade_file
 from autograder.grading.journal import version
 from autograder.grading.memo import Memo
 from autograder.grading.sandbox import level
@@ -46,9 +46,9 @@ def work(job: Job) -> tuple[Graded, bool]:
     if version() != job.version:
         raise UserError("the course's sources are not those that the grading began with. Do not change them meanwhile.")
     with _ONE_AT_A_TIME:
-        bench = Bench(job.level, memo())
-        graded = grade_file(job.content, job.assignment, job.worth, job.seed, job.level, bench)
-    return graded, bench.cut_short
+        grader = Grader(job.level, memo())
+        graded = grade_file(job.content, job.assignment, job.worth, job.seed, job.level, grader)
+    return graded, grader.cut_short
 
 
 @functools.lru_cache(maxsize=1)

@@ -15,6 +15,7 @@ from autograder.grading.intake import Answer, Notebook, Refused, answer_to, read
 from autograder.grading.memo import Memo
 from autograder.grading.remote import Remote, Sandboxes
 from autograder.judge import reexported
+from autograder.plain import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,7 @@ class Task:
     mistakes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Half a surrogate pair, which an answer's words may hold, is refused by every file and by the gradebook."""
-        object.__setattr__(self, "diagnosis", self.diagnosis.encode("utf-8", "replace").decode())
+        object.__setattr__(self, "diagnosis", whole(self.diagnosis))  # an answer's own words may stand in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ def grade_file(
     worth: Mapping[str, float],
     course_seed: int,
     level: str,
-    boxes: Bench | None = None,
+    grader: Grader | None = None,
 ) -> Graded:
     """Grade the notebook in a file, or in its content, which may be anything. Never raises for what a learner wrote.
 
     worth         points of each graded cell of the assignment, by grade id ("attend__bits")
     course_seed   chooses the inputs that learners do not see
-    boxes         where a class is graded: with what is remembered of it
+    grader        where a class is graded: with what is remembered of it
     """
     try:
         notebook = read_notebook(file)
@@ -78,12 +78,14 @@ def grade_file(
         return refused(error, assignment, level, worth)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # of a "\d" in a cell, which is only read in this process
-        return _graded(notebook, assignment, worth, course_seed, boxes or Bench(level, Memo()))
+        return _graded(notebook, assignment, worth, course_seed, grader or Grader(level, Memo()))
 
 
-def _graded(notebook: Notebook, assignment: str, worth: Mapping[str, float], course_seed: int, boxes: Bench) -> Graded:
+def _graded(
+    notebook: Notebook, assignment: str, worth: Mapping[str, float], course_seed: int, grader: Grader
+) -> Graded:  # fmt: skip
     names = list(dict.fromkeys(grade_id.partition("__")[0] for grade_id in worth))
-    boxes.torch = any("torch" in EXERCISES[name].imports for name in names)
+    grader.torch = any("torch" in EXERCISES[name].imports for name in names)
     tasks, notes, answers, taken = [], list(notebook.notes), {}, {}
     try:
         for name in names:
@@ -92,7 +94,7 @@ def _graded(notebook: Notebook, assignment: str, worth: Mapping[str, float], cou
             if answer.cell is not None:
                 answers[name], taken[name] = answer.source, explain.taken(answer)
             not_run = explain.not_run(EXERCISES[name], answer, notebook)
-            remote = Remote(EXERCISES[name], answer.source, boxes)
+            remote = Remote(EXERCISES[name], answer.source, grader)
             for grade_id, most in worth.items():
                 if grade_id.partition("__")[0] != name:
                     continue
@@ -101,15 +103,15 @@ def _graded(notebook: Notebook, assignment: str, worth: Mapping[str, float], cou
                     continue
                 hidden = seeds.hidden(course_seed, assignment, grade_id)
                 group = EXERCISES[name].group(grade_id.partition("__")[2])
-                unseen = judged(EXERCISES[name], group, remote, hidden, boxes, names=False)
+                unseen = judged(EXERCISES[name], group, remote, hidden, grader, names=False)
                 if unseen.passed:
                     tasks.append(Task(grade_id, most, most, f"Passed: {unseen.count}."))
                 else:
-                    tasks.append(_explained(grade_id, most, answer, notebook, hidden, boxes))
+                    tasks.append(_explained(grade_id, most, answer, notebook, hidden, grader))
             remote.close()
     finally:
-        boxes.drop()
-    return Graded(assignment, boxes.level, tuple(tasks), tuple(notes), answers, taken)
+        grader.drop()
+    return Graded(assignment, grader.level, tuple(tasks), tuple(notes), answers, taken)
 
 
 def refused(error: Refused, assignment: str, level: str, worth: Mapping[str, float]) -> Graded:
@@ -117,7 +119,7 @@ def refused(error: Refused, assignment: str, level: str, worth: Mapping[str, flo
     return Graded(assignment, level, tuple(Task(name, 0, most, str(error)) for name, most in worth.items()))
 
 
-def _explained(grade_id: str, most: float, answer: Answer, notebook: Notebook, hidden: int, boxes: Bench) -> Task:
+def _explained(grade_id: str, most: float, answer: Answer, notebook: Notebook, hidden: int, grader: Grader) -> Task:
     """The task of an answer that has not passed beside the exercise's other groups.
 
     It meets, in a process of its own, what a learner's check shows and then what only we know: that decides. So it is
@@ -126,12 +128,12 @@ def _explained(grade_id: str, most: float, answer: Answer, notebook: Notebook, h
     name, _, group_name = grade_id.partition("__")
     exercise = EXERCISES[name]
     group = exercise.group(group_name)
-    remote = Remote(exercise, answer.source, boxes)
+    remote = Remote(exercise, answer.source, grader)
     try:
-        seen = judged(exercise, group, remote, seeds.PUBLIC, boxes)
+        seen = judged(exercise, group, remote, seeds.PUBLIC, grader)
         if not seen.passed:
             return Task(grade_id, 0, most, explain.explained(seen, exercise, answer, notebook), seen.mistakes)
-        unseen = judged(exercise, group, remote, hidden, boxes)  # in the same process, as both checks of a cell are
+        unseen = judged(exercise, group, remote, hidden, grader)  # in the same process, as both checks of a cell are
     finally:
         remote.close()
     if unseen.passed:
@@ -142,17 +144,17 @@ def _explained(grade_id: str, most: float, answer: Answer, notebook: Notebook, h
 
 
 def judged(
-    exercise: Exercise, group: Group, answer: Remote, seed: int, boxes: Bench, *, names: bool = True
+    exercise: Exercise, group: Group, answer: Remote, seed: int, grader: Grader, *, names: bool = True
 ) -> Verdict:  # fmt: skip
     """The verdict on an answer in a sandbox, with the cases that `seed` chooses. names: as for Memo.verdict_on."""
     try:
-        found = boxes.memo.verdict_on(exercise, group, answer, seed, names=names)
+        found = grader.memo.verdict_on(exercise, group, answer, seed, names=names)
     finally:
-        boxes.cut_short |= getattr(answer.failed, "type", "") in ("Timeout", "Ended")
+        grader.cut_short |= getattr(answer.failed, "type", "") in ("Timeout", "Ended")
     return reexported(answer.forbidden) if answer.forbidden else found
 
 
-class Bench(Sandboxes):
+class Grader(Sandboxes):
     """The worker of one submission, beside what its process remembers of the class.
 
     cut_short   whether a call was ended for want of time, or ended by itself: on a machine that has too much to do, or

@@ -16,8 +16,10 @@ from autograder.source import Lesson
 from course_lib.cli import UserError
 
 
-def write_back(course: Path, rows: Sequence[Row], lessons: Sequence[Lesson], root: Path) -> None:
+def write_back(course: Path, rows: Sequence[Row], lessons: Sequence[Lesson], root: Path) -> list[str]:
     """Write graded submissions into a course made by `python -m autograder course`: all of them, or none.
+
+    Returns what the instructor should know, in sentences: of scores that a person gave, and of times that are none.
 
     A task's automatic score and the comment on its answer are what this grading says. What a person gave stays: scores,
     comments, extra credit, extensions and late penalties. Doing it again changes nothing. Rows that could not be
@@ -28,12 +30,15 @@ def write_back(course: Path, rows: Sequence[Row], lessons: Sequence[Lesson], roo
     worth = worth_of(course, root)
     chosen = {one.stem: with_points(one, worth[one.stem]) if one.stem in worth else one for one in lessons}
     by_stem: dict[str, list[Row]] = {}
+    noticed: list[str] = []
     for row in rows:
         by_stem.setdefault(row.graded.assignment, []).append(row)
     try:
         with open_gradebook(course / "gradebook.db") as book:
             for stem, some in by_stem.items():
-                _Assignment(book.db, chosen[stem], course).write(some)
+                assignment = _Assignment(book.db, chosen[stem], course)
+                assignment.write(some)
+                noticed += assignment.noticed
             book.db.commit()
     except OperationalError as error:
         raise UserError(
@@ -42,6 +47,7 @@ def write_back(course: Path, rows: Sequence[Row], lessons: Sequence[Lesson], roo
         ) from None
     for stem, some in by_stem.items():
         write_autograded(course, chosen[stem], some, root)
+    return noticed
 
 
 class _Assignment:
@@ -54,6 +60,7 @@ class _Assignment:
         self.id = self._id_of(api.Assignment, {"name": lesson.stem})
         self.notebook = self._id_of(api.Notebook, {"name": lesson.stem, "assignment_id": self.id})
         self.cells: dict[str, str] = {}  # name -> id, of graded cells and of answers
+        self.noticed: list[str] = []  # as write_back returns it
         self._cells()
 
     def _id_of(self, kind: Any, fields: Mapping[str, Any]) -> str:
@@ -124,6 +131,10 @@ class _Assignment:
                         old_grades.append({"key": grade.id, "auto_score": task.score, "needs_manual_grade": False})
                     elif other or grade.auto_score != task.score:  # a person looked at something else
                         old_grades.append({"key": grade.id, "auto_score": task.score, "needs_manual_grade": True})
+                        self.noticed.append(
+                            f"{row.student}, {self.lesson.stem}: a person scored {task.name}, and something else was "
+                            'found now. That score stays; formgrader says "needs manual grading".'
+                        )
         self._insert(api.Grade, new_grades)
         self._insert(api.Comment, new_comments)
         self._update(api.Grade, old_grades)
@@ -141,6 +152,11 @@ class _Assignment:
         for row in rows:
             stamp = stamp_in(self.course / "submitted" / row.student / self.lesson.stem / "timestamp.txt")
             times[row.student] = _time(stamp, parse_utc)
+            if stamp and times[row.student] is None:
+                self.noticed.append(
+                    f"{row.student}, {self.lesson.stem}: timestamp.txt holds no time ({stamp[:40]!r}), so the "
+                    "submission has none and is not late."
+                )
             if row.student in found:
                 old.append({"key": found[row.student], "timestamp": times[row.student]})
             else:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.grading.statements import Cell, Statement, statements
+from autograder.plain import whole
 
 MAX_FILE = 1 << 27  # bytes; an honest notebook with pictures in it has some tens of millions
 MAX_CODE = 1 << 20  # characters of all code
@@ -148,8 +149,7 @@ def _cells(found: dict) -> Iterator[Cell]:
         if isinstance(source, list) and all(isinstance(line, str) for line in source):
             source = "".join(source)
         if isinstance(source, str):
-            source = source.encode("utf-8", "replace").decode()  # half a surrogate pair fits into no file
-            yield Cell(number, source.replace("\r\n", "\n").replace("\r", "\n"), _grade_id(cell))
+            yield Cell(number, whole(source).replace("\r\n", "\n").replace("\r", "\n"), _grade_id(cell))
 
 
 def _grade_id(cell: dict) -> str:

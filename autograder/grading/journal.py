@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.grading.grade import Graded, Task
+from autograder.plain import whole
 from course_lib.cli import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +94,7 @@ class Journal:
 
     def add(self, key: str, graded: Graded) -> Graded:
         """Write finished work down. Returns it as `get` will give it, so that a run that was resumed says the same."""
-        text = json.dumps(asdict(graded), ensure_ascii=False).encode("utf-8", "replace").decode()
+        text = whole(json.dumps(asdict(graded), ensure_ascii=False))
         self.known[key] = text
         self.earlier.discard(key)
         self._append(self._line(key, text))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from autograder.grading.grade import Graded, Task
+from autograder.plain import whole
 
 MAX_PAGE = 100_000  # bytes
 FOR_DIAGNOSES, FOR_CODE = 36_000, 24_000  # bytes of a page; with its other parts, each cut, it stays below MAX_PAGE
@@ -67,7 +68,7 @@ def as_json(rows: Sequence[Row]) -> str:
         }
         for row in rows
     ]
-    return _whole(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+    return whole(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -79,12 +80,7 @@ def as_csv(rows: Sequence[Row]) -> str:
         for task in row.graded.tasks:
             fields = (row.student, row.graded.assignment, task.name, task.score, task.max_score)
             out.writerow([_cell(field) for field in (*fields, " ".join(task.mistakes), task.diagnosis)])
-    return _whole(text.getvalue())
-
-
-def _whole(text: str) -> str:
-    """U+FFFD for each half of a two-part character: JSON can hold one, and no file can."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return whole(text.getvalue())
 
 
 def _cell(value: object) -> object:

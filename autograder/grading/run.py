@@ -38,9 +38,11 @@ def grade(
     dry_run: bool = False,
     scheduler: str = "",
     again: bool = False,
+    course: Path | None = None,
 ) -> int:
     """Grade what was handed in. Returns the exit code: 0 if all was graded, 1 if something could not be.
 
+    course      into which the grades of a zip or folder go, with its points and hidden inputs
     scheduler   address of a Dask scheduler whose workers grade; without it `jobs` processes of this machine do
     again       grade all anew; else only what has changed since the last run, or was not finished by it
 
@@ -49,12 +51,15 @@ def grade(
     asked for stay. What could not be graded gets no grade, and keeps an older one.
     """
     lessons = read_lessons(ROOT)
-    seed = _seed(where)
-    if (where / MARK).is_file():  # only what the course has, with its points
-        worth = worth_of(where)
+    if course is not None and not (course / MARK).is_file():
+        raise UserError(f"{course} is no course. Make one: python -m autograder course {course}")
+    home = course or where  # where grades and reports go
+    seed = _seed(home)
+    if (home / MARK).is_file():  # only what the course has, with its points
+        worth = worth_of(home)
         lessons = [with_points(lesson, worth[lesson.stem]) for lesson in lessons if lesson.stem in worth]
         if not lessons:
-            raise UserError(f"{where / 'source'} holds no notebook. Run: python -m autograder course {where}")
+            raise UserError(f"{home / 'source'} holds no notebook. Run: python -m autograder course {home}")
     by_number = {lesson.stem.partition("_")[0]: lesson.stem for lesson in lessons}
     assignments = [by_number.get(one, one) for one in assignments]  # 02 is 02_mask
     unknown = set(assignments) - {lesson.stem for lesson in lessons}
@@ -78,27 +83,34 @@ def grade(
             for one in chosen:
                 print(f"{one.student:24}{one.assignment or '?':20}{one.name}")
             return 0
-        out = Reports(where, json_file)
-        kept = [row for row in out.rows() if not _asked_for(row.student, row.graded.assignment, students, assignments)]
+        out = Reports(home, json_file)
+        here = {(one.student, one.assignment) for one in chosen}
+        kept = [
+            row
+            for row in out.rows()
+            if not _asked_for(row.student, row.graded.assignment, students, assignments)
+            or (course is not None and (row.student, row.graded.assignment) not in here)  # who is not in this zip
+        ]
         worth = {lesson.stem: {c.grade_id: c.points for c in lesson.cells if c.check} for lesson in lessons}
         todo = [one for one in chosen if one.assignment]
         rows, ungraded = [], []
-        with Journal(_journal(where), seed, again=again) as journal, _pool(jobs, scheduler, accepted) as pool:
+        with Journal(_journal(home), seed, again=again) as journal, _pool(jobs, scheduler, accepted) as pool:
             progress = Progress(len(todo))
             rounds = Rounds(pool, journal, worth, seed)
             for one, came in rounds.run(todo):
                 ungraded += [(one, came)] if isinstance(came, str) else []
-                rows += [] if isinstance(came, str) else [Row(one.student, came)]
+                rows += [] if isinstance(came, str) else [Row(one.student, one.noted(came))]
                 progress.one(rounds.known)
             missing = {(one.student, one.assignment) for one, _ in ungraded}
             kept += [row for row in out.rows() if (row.student, row.graded.assignment) in missing]
             rows.sort(key=lambda row: (row.student, row.graded.assignment))
             out.write(rows, kept)
-            if (where / MARK).is_file():
-                _into_the_gradebook(where, rows, lessons)
+            noticed = _into_the_gradebook(home, rows, lessons) if (home / MARK).is_file() else []
             _sweep(out.folder)
-            _sweep(where / "autograded")
+            _sweep(home / "autograded")
     print(report.table(rows), end="")
+    for text in noticed:
+        print(text, file=sys.stderr)
     for one, what in ungraded:
         said = f"{one.assignment} of {one.student} could not be graded, no fault of the answer ({what}). Grade again."
         print(" ".join(said.split()), file=sys.stderr)
@@ -179,11 +191,11 @@ class Reports:
             raise _cannot_write(error, self.folder) from None
 
 
-def _into_the_gradebook(course: Path, rows: Sequence[Row], lessons: Sequence[Lesson]) -> None:
+def _into_the_gradebook(course: Path, rows: Sequence[Row], lessons: Sequence[Lesson]) -> list[str]:
     from sqlalchemy.exc import SQLAlchemyError  # nbgrader's gradebook is made of it
 
     try:
-        write_back(course, rows, lessons, ROOT)
+        return write_back(course, rows, lessons, ROOT)
     except OSError as error:
         raise _cannot_write(error, course) from None
     except SQLAlchemyError as error:

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from autograder.grading.grade import Graded
 from autograder.grading.intake import MAX_FILE, Notebook, Refused, defines, read_notebook
 from course_lib.cli import UserError
 
@@ -34,8 +35,9 @@ _CANVAS = re.compile(r"^(?P<student>[^_]+)(_LATE)?_(?P<id>\d+)_\d+_(?P<file>.+)$
 class Submission:
     """One file of one student. `assignment` is empty if nothing says which it is.
 
-    id     the LMS's number of the student: two may have one name
-    name   what the file is called where it was found
+    id        the LMS's number of the student: two may have one name
+    name      what the file is called where it was found
+    several   how many files of this student and assignment there were; this one counts
     """
 
     student: str
@@ -44,6 +46,14 @@ class Submission:
     problem: str = ""
     id: str = ""
     name: str = ""
+    several: int = 1
+
+    def noted(self, graded: Graded) -> Graded:
+        """Its grades, with a note where other files of it were not looked at."""
+        if self.several == 1:
+            return graded
+        note = f"{self.several} notebooks were handed in. What counts is {self.name[-60:]!r}, the last that was saved."
+        return replace(graded, notes=(note, *graded.notes))
 
 
 def find(where: Path, assignments: Mapping[str, Sequence[str]], unpack_to: Path) -> list[Submission]:
@@ -127,7 +137,7 @@ def _newest(found: Sequence[Submission], assignments: Mapping[str, Sequence[str]
                 pass
         return holds, one.path.lstat().st_mtime_ns, str(one.path)
 
-    return max(found, key=rank)
+    return replace(max(found, key=rank), several=len(found))
 
 
 def _notebooks(where: Path) -> Iterator[tuple[tuple[str, ...], Path]]:
