@@ -5,6 +5,7 @@ Looked at is what the answer refers to, never what it does: a copy of our text i
 
 from __future__ import annotations
 
+import dis
 import functools
 import importlib
 import sys
@@ -79,14 +80,25 @@ def _named(function: types.FunctionType) -> Iterator[Any]:
     """What the names in a function's code stand for: globals, attributes of modules, and what it imports itself."""
     names = names_in(function.__code__)
     modules = [sys.modules.get(name) for name in names]
-    for name in names:
-        value = function.__globals__.get(name)
-        yield value
-        modules.append(value)
+    found = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    modules += found.values()
+    if not all(isinstance(value, types.ModuleType) for value in found.values()):
+        read = _globals_in(function.__code__)  # np.percentile names no global percentile
+        yield from (value for name, value in found.items() if name in read)
     for module in modules:
         if isinstance(module, types.ModuleType) and module.__name__.startswith("course_lib"):
             yield from (getattr(module, name, None) for name in names)
             modules += [found for n in names if isinstance(found := getattr(module, n, None), types.ModuleType)]
+
+
+def _globals_in(code: types.CodeType) -> set[str]:
+    """The global names that code reads, inner functions included."""
+    reads = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+    names = {one.argval for one in dis.get_instructions(code) if one.opname in reads}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _globals_in(constant)
+    return names
 
 
 def names_in(code: types.CodeType) -> set[str]:

@@ -367,6 +367,19 @@ def test_a_library_function_imported_inside_an_answer_is_found():
         assert "the library's own" in verdict.message
 
 
+def test_an_attribute_that_is_called_as_a_library_function_beside_it_is_none():
+    from course_lib.cost.linear import percentile
+
+    library = ("course_lib.cost.linear:percentile",)
+    found = {"np": np, "percentile": percentile}  # as in notebook 06
+    exec("def itl(gaps):\n    return np.percentile(gaps, 50)\n", found)
+    assert used(found["itl"], library) == ""
+    exec("def itl(gaps):\n    return (lambda: percentile(gaps, 50))()\n", found)
+    assert used(found["itl"], library) == library[0]
+    exec("class itl:\n    rule = staticmethod(lambda gaps: [percentile(gaps, p) for p in (50, 99)])\n", found)
+    assert used(found["itl"], library) == library[0]
+
+
 # A check is data
 
 
