@@ -1,6 +1,7 @@
 """What a grading process remembers changes no verdict."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,7 +112,7 @@ def test_an_equal_answer_is_not_judged_again():
 DIFFERENT = [
     1, True, 1.0, "1", b"1", None, 0.0, -0.0, (), (1,), ((1,),), (1, 1), np.array(1), np.array([1]), np.array([1.0]),
     np.array([[1]]), np.array([1], np.int32), Other("int", "1"), ("int", "1"), float("nan"), "\ud800",
-    ("ab", "c"), ("a", "bc"), ("s1:a",), "(1", np.float32([0.0]), np.float32([-0.0]),
+    [1], [], {}, ("ab", "c"), ("a", "bc"), ("s1:a",), "(1", np.float32([0.0]), np.float32([-0.0]),
 ]  # fmt: skip
 
 
@@ -119,6 +120,8 @@ def test_no_two_outcomes_that_a_judge_could_tell_apart_have_one_digest():
     outcomes = [Returned(value) for value in DIFFERENT]
     outcomes += [Returned(1, "x"), Returned(1, "", (("f", 1),)), Raised("1", ""), Raised("", "1"), Raised("", "", "1")]
     assert len({digest([outcome]) for outcome in outcomes}) == len(outcomes)
+    once = "a text of its own"
+    assert digest([Returned((once, once))]) == digest([Returned((once, "".join(once)))])
     assert digest([Returned(1), Returned(2)]) != digest([Returned((1, 2))])
     assert digest([Returned(np.arange(6).reshape(2, 3).T)]) == digest([Returned(np.arange(6).reshape(2, 3).T.copy())])
 
@@ -127,7 +130,7 @@ def test_what_is_no_outcome_has_no_digest():
     deep = ()
     for _ in range(100_000):
         deep = (deep,)
-    for value in ([1], {}, np.array([None]), object(), deep):
+    for value in (Path("x"), np.array([None]), np.float32(1), object(), len, deep):
         assert digest([Returned(value)]) is None
     assert digest([None]) is None and digest(["x"]) is None
 

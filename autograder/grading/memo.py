@@ -8,7 +8,7 @@ the judge reads. A conversation depends on the answer, so nothing is kept of one
 from __future__ import annotations
 
 import hashlib
-import struct
+import pickle
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -77,7 +77,7 @@ class _Known:
 
 def digest(outcomes: Sequence[Outcome]) -> bytes | None:
     """The same for outcomes that are the same to every bit, kind and text; None if one of them is no outcome."""
-    found = hashlib.sha256()
+    found = _Hashed()
     try:
         for outcome in outcomes:
             if type(outcome) is Raised:
@@ -86,36 +86,35 @@ def digest(outcomes: Sequence[Outcome]) -> bytes | None:
                 parts = ("returned", outcome.value, outcome.printed, outcome.asked)
             else:
                 return None
-            for piece in _pieces(parts):
-                found.update(piece)
+            _Plain(found, protocol=5).dump(parts)
     except (TypeError, RecursionError):
         return None
-    return found.digest()
+    return found.hash.digest()
 
 
-def _pieces(value: Any) -> Iterator[Any]:
-    """Bytes from which plain data could be read again: each part with its kind and its length before it."""
-    if isinstance(value, tuple):
-        yield b"(%d" % len(value)
-        for part in value:
-            yield from _pieces(part)
-    elif type(value) is np.ndarray and not value.dtype.hasobject:
-        yield _sized(b"a", f"{value.dtype.str}{value.shape}".encode())
-        yield np.ascontiguousarray(value).tobytes()
-    elif type(value) is float:
-        yield b"f" + struct.pack("<d", value)
-    elif value is None or type(value) in (bool, int):
-        yield _sized(b"n", repr(value).encode())
-    elif type(value) is str:
-        yield _sized(b"s", value.encode("utf-8", "surrogatepass"))
-    elif type(value) is bytes:
-        yield _sized(b"b", value)
-    elif type(value) is Other:
-        yield b"o"
-        yield from _pieces((value.kind, value.text))
-    else:
+class _Hashed:
+    """A file that only keeps a digest of what is written."""
+
+    def __init__(self) -> None:
+        self.hash = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.hash.update(data)
+        return len(data)
+
+
+class _Plain(pickle.Pickler):
+    """Writes plain data so that other data is other bytes; nothing ever reads them. TypeError for what is not plain."""
+
+    def __init__(self, file: Any, protocol: int):
+        super().__init__(file, protocol)
+        self.fast = True  # equal data is equal bytes, whether parts of it are one object or several
+
+    def reducer_override(self, value: Any) -> tuple:
+        if type(value) is np.ndarray and not value.dtype.hasobject:
+            return str, (value.dtype.str, value.shape, np.ascontiguousarray(value).tobytes())
+        if type(value) is Other:
+            return str, (value.kind, value.text)
+        if value is str:
+            return NotImplemented
         raise TypeError(type(value).__name__)
-
-
-def _sized(kind: bytes, content: bytes) -> bytes:
-    return b"%s%d:%s" % (kind, len(content), content)

@@ -14,7 +14,7 @@ import numpy as np
 from autograder.answers import handle
 from autograder.exercise import Apart, Call, Callback, Exercise, Outcome, Raised, separated
 from autograder.grading.sandbox import Gone, Line, Sandbox
-from autograder.grading.wire import WireError
+from autograder.grading.wire import WireError, encode
 from autograder.grading.worker import unpacked
 from autograder.plain import plain
 
@@ -46,7 +46,7 @@ class Remote:
                 self.close()
             for batch in _batches([calls[place] for place in places]):
                 together, places = places[: len(batch)], places[len(batch) :]
-                for place, outcome in zip(together, self._together(batch)):
+                for place, outcome in zip(together, self._together(*zip(*batch))):
                     outcomes[place] = outcome
         return outcomes
 
@@ -56,7 +56,7 @@ class Remote:
             self.line.close()
             self.line = None
 
-    def _together(self, calls: Sequence[Call]) -> list[Outcome]:
+    def _together(self, calls: Sequence[Call], frames: Sequence[bytes]) -> list[Outcome]:
         """The outcomes of calls that are sent at once. A call that is given functions of the judge's is alone."""
         outcomes: list[Outcome] = []
         try:
@@ -69,8 +69,10 @@ class Remote:
                     for arg in calls[0].args
                     if isinstance(arg, Callback)
                 ]
-                described = tuple(map(_described, functions))
-                self.line.send(*(("call", _numbered(call.args), described) for call in calls))
+                if functions:
+                    self.line.send(("call", _numbered(calls[0].args), tuple(map(_described, functions))))
+                else:
+                    self.line.send_frames(*frames)
                 outcomes += (self._answer(functions, asked) for _ in calls)
         except Gone as gone:
             if str(gone) == "time":
@@ -154,17 +156,20 @@ class Sandboxes:
             self.current = None
 
 
-def _batches(calls: Sequence[Call]) -> Iterator[list[Call]]:
-    """Calls that are sent together, so that the worker need not wait: as many as a socket holds without a reader."""
+def _batches(calls: Sequence[Call]) -> Iterator[list[tuple[Call, bytes]]]:
+    """Calls that are sent together, so that the worker need not wait: as many as a socket holds without a reader.
+
+    Each with its frame, which is empty for a call that is given functions: what they are is not known yet.
+    """
     batch, size = [], 0
     for call in calls:
         alone = any(isinstance(arg, Callback) for arg in call.args)
-        more = _size(call.args)
-        if batch and (alone or len(batch) == TOGETHER or size + more > SOCKET_HOLDS):
+        frame = b"" if alone else encode(("call", call.args, ()))
+        if batch and (alone or len(batch) == TOGETHER or size + len(frame) > SOCKET_HOLDS):
             yield batch
             batch, size = [], 0
-        batch.append(call)
-        size += more
+        batch.append((call, frame))
+        size += len(frame)
         if alone:
             yield batch
             batch, size = [], 0

@@ -57,7 +57,11 @@ class Line:
 
     def send(self, *messages: tuple) -> None:
         """Gone if nobody reads them within 30 s."""
-        left = memoryview(b"".join(map(encode, messages)))
+        self.send_frames(*map(encode, messages))
+
+    def send_frames(self, *frames: bytes) -> None:
+        """The same for messages that are encoded already."""
+        left = memoryview(b"".join(frames))
         deadline = time.monotonic() + LISTENING
         while left:
             if not select.select([], [self.socket], [], max(0.0, deadline - time.monotonic()))[1]:
