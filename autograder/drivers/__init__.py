@@ -47,6 +47,13 @@ def lasting(function: Callable, args: tuple, later: tuple) -> Any:
     return result
 
 
+def changed(value: Any, then: Any) -> bool:
+    """Whether a value is another than when frozen(value) gave `then`."""
+    if type(value) is list and set(map(type, value)) <= {int, str, bytes}:  # the usual case, at a tenth of the price
+        return then != ("list", tuple(value))
+    return frozen(value) != then
+
+
 def frozen(value: Any) -> Any:
     """What a value holds now: arrays as their bytes, lists as tuples, objects as what they have. Equal if it is."""
     if value is None or isinstance(value, (int, str, bytes)):

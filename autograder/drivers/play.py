@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.drivers import ResultChanged, called, frozen
+from autograder.drivers import ResultChanged, called, changed, frozen
 from autograder.drivers.lines import line_of
 
 OVERWRITTEN = -1
@@ -71,7 +71,7 @@ class Stage:
         words = f"{what}({', '.join(f'{arg!r:.40}' for arg in args)})"
         value = called(getattr(self.objects[owner], what), *given)
         for earlier, then, which in self.returned:
-            if frozen(earlier) != then:
+            if changed(earlier, then):
                 raise ResultChanged(f"what {which} returned is another after {words}")
         if value is not None and value is not self.objects[owner]:
             self.returned.append((value, frozen(value), words))
