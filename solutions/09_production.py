@@ -578,7 +578,7 @@ for (name, budget), percent in capstone.SHARES.items():
 # - *Which first?* A short prompt before a long one delays the long one little. In the other order, many short ones miss
 #   their target.
 # - *No starvation.* If short ones always go first and keep coming, the long one starves. The check `fair` has such
-#   crowds: the prompt of about 8,000 tokens must get its first token within 1.2 s, and no streaming user may wait longer
+#   crowds: the prompt of about 8,000 tokens must get its first token within 2.2 s, and no streaming user may wait longer
 #   than 0.5 s for a token.
 #
 # ### Exercise 9.4: my_policy

@@ -27,10 +27,10 @@ MOST_STEPS = 400  # of a run; right policies need 60 to 250
 # Shares of workloads differ by 2 percent (a good policy) to 11 (a poor one): the marks are some four errors of the mean
 # away from the answers on either side
 WORKLOADS = {"beats": 6, "reaches": 12}
-CROWDS = 2
+CROWDS = 2  # right answers need up to 1.9 s there, those that let the long prompt starve 2.5 and more (30 seeds)
 HOPELESS = 4, 20  # workloads, after which a policy that is so many percent below the mark is told so
 AGAIN = 6  # states of `valid` that are asked about again, forwards and backwards
-LONG_US, GAP_US = 1_200_000, 500_000  # in the crowd: the long prompt's first token; a streaming user's longest gap
+LONG_US, GAP_US = 2_200_000, 500_000  # in the crowd: the long prompt's first token; a streaming user's longest gap
 
 
 # --- valid: plans for single states

@@ -48,11 +48,13 @@ def mixed_workload(seed: int, count: int = 48, rate: float = 50.0) -> Iterator[A
 
 
 def crowd(seed: int) -> Iterator[Arrival]:
-    """4 streaming users, a prompt of about 8,000 tokens, then short prompts until 1.7 s, more than can be served."""
-    random, time = Random(seed), 50_000.0
+    """4 streaming users; short prompts until 1.7 s, more than can be served; among them one of about 8,000 tokens."""
+    random, time, long = Random(seed), 50_000.0, 210_000
     yield from (Arrival(0, 100, 200) for _ in range(4))
-    yield Arrival(int(time), _between(random, 7_800, 8_200), 2)
     while (time := time + random.expovariate(110 / 1e6)) < 1.7e6:
+        if long and time > long:
+            yield Arrival(long, _between(random, 7_800, 8_200), 2)
+            long = 0
         yield Arrival(int(time), _between(random, 900, 1_000), 1)
 
 
