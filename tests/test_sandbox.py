@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -39,6 +40,20 @@ def ran(level, *lines):
     (outcome,) = outcomes(level, "\n    ".join(["def positions(*args):", "import os", *lines]))
     assert hasattr(outcome, "value"), outcome
     return outcome.value
+
+
+@each_level
+def test_an_answer_has_the_bits_of_torch_that_it_has_outside_of_a_sandbox(level):
+    torch = pytest.importorskip("torch")
+    exercise = replace(EXERCISES["tiled_linear"], driver=None, library=())
+    source = "import torch\ndef tiled_linear(x):\n    return torch.softmax(torch.from_numpy(x), 0).numpy()\n"
+    x = np.random.default_rng(3).standard_normal(1_000).astype(np.float32)
+    sandboxes = Sandboxes(level, torch=True)
+    try:
+        (came,) = Remote(exercise, source, sandboxes).run([Call((x,), "")])
+    finally:
+        sandboxes.drop()
+    assert came.value.tobytes() == torch.softmax(torch.from_numpy(x), 0).numpy().tobytes()
 
 
 @each_level

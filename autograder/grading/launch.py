@@ -34,8 +34,8 @@ def _interpreter(level: str, torch: bool, control: socket.socket) -> Callable[[]
     start = f"from autograder.grading.worker import main; sys.exit(main(torch={torch}))"
     process = subprocess.Popen(
         [*(_bubblewrap() if level == "bubblewrap" else ()), *_python(start)],
-        stdin=control, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, env=_environment(),
-        **(nobody() if level == "process" else {}),
+        stdin=control, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        env=_environment(torch), **(nobody() if level == "process" else {}),
     )  # fmt: skip
 
     def end() -> None:
@@ -120,7 +120,7 @@ class ForkServer:
         with theirs:
             self.process = subprocess.Popen(
                 _python(start), stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                start_new_session=True, env=_environment(),
+                start_new_session=True, env=_environment(self.torch),
             )  # fmt: skip
         self.control = ours
         self._said()
@@ -159,9 +159,18 @@ def visible() -> tuple[str, ...]:
     return tuple(dict.fromkeys([*system, *python, *ours]))
 
 
-def _environment() -> dict[str, str]:
-    """One thread each: many workers share the machine, and threads do not survive a fork."""
-    return {
+def _environment(torch: bool) -> dict[str, str]:
+    """One thread each: many workers share the machine, and threads do not survive a fork.
+
+    torch looks into /proc for what the processor can do, and there is none in a sandbox: it is told, so that an answer
+    has the very bits there that it has in a notebook on this machine.
+    """
+    capability = {}
+    if torch:
+        from torch.backends import cpu
+
+        capability = {"ATEN_CPU_CAPABILITY": cpu.get_cpu_capability().lower()}
+    return capability | {
         "PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "COURSE_GRADING": "1",
     }  # fmt: skip
