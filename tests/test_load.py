@@ -74,8 +74,10 @@ def cut_in_chunks(data: bytes) -> list[bytes]:
 
 
 # CR LF, comments, a byte order mark, and data in two lines
-ORNATE = "\ufeff: hello\r\n\r\n" + 4 * (
-    'event: message\r\nid: 1\r\ndata: {"choices":\r\ndata:  [{"text": "é→🙂"}]}\r\n\r\n: ping\r\n\r\n'
+ORNATE = "\ufeff: hello\r\n\r\n" + "".join(
+    'event: message\r\nid: 1\r\ndata: {"choices":\r\ndata:  [{"text": "é→🙂", "finish_reason": '
+    + f"{reason}}}]}}\r\n\r\n: ping\r\n\r\n"
+    for reason in ("null", "null", "null", '"length"')
 )
 CHAT = (
     chat_event(role="assistant", content=""),
@@ -102,7 +104,7 @@ async def never_closes(request, peer):
         pytest.param(says(*CHAT), ("--chat",), [], id="chat, with reasoning"),
         pytest.param(never_closes, (), [], id="the connection stays open"),
         pytest.param(says(*FOUR), (), ["3 streams ended without [DONE]."], id="no [DONE]"),
-        pytest.param(says(*FOUR[:3], text_event("a"), b"data: [DONE]"), (), [], id="no last blank line"),
+        pytest.param(says(*FOUR, b"data: [DONE]"), (), [], id="no last blank line"),
         pytest.param(says(b"".join(FOUR), DONE, kind="text/plain"), (), [], id="another content type"),
     ],
 )
@@ -131,7 +133,7 @@ def test_a_freeze_is_seen_at_every_user_and_attributed_to_the_long_prompt(load, 
         for i in range(40):
             if i == 10:
                 await thaw.wait()
-            await peer.send(text_event("a"), 0.002)
+            await peer.send(text_event("a", "length" if i == 39 else None), 0.002)
         await peer.send(DONE)
 
     file = tmp_path / "found.json"

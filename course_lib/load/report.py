@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from course_lib.load.client import Record
 from course_lib.load.measure import (
+    PERCENTILES,
     Stream,
     bunched,
     came_at_once,
@@ -26,6 +27,8 @@ MOST_ROWS = 24  # requests that the text lists
 def summary(run: Run, about: dict) -> dict:
     """All that was measured; times in whole microseconds from the start of the run. `about`: what was asked, and where.
 
+    percentiles   which kind p50, p90 and p99 are
+    tpot_us    each user's mean time per output token after the first
     itl_us     gaps between events of one stream: all; during a prefill; otherwise
     prefill    a wait for the first event: the long prompt's, or in a trace that of any request
     """
@@ -39,7 +42,9 @@ def summary(run: Run, about: dict) -> dict:
         "label": "measured",
         **about,
         "interrupted": run.interrupted,
+        "percentiles": PERCENTILES,
         "ttft_us": spread([s.ttft_us for s in users if s.ttft_us is not None]),
+        "tpot_us": spread([s.tpot_us for s in users if s.tpot_us is not None and s.state in ("done", "stopped")]),
         "itl_us": {
             "all": spread([wait.us for wait in gaps]),
             "during_prefill": spread(during),
@@ -88,6 +93,7 @@ def _request(run: Run, record: Record, stream: Stream) -> dict:
         "connect_us": (record.connected_ns[-1] - record.sent_ns[-1]) // 1_000 if same_try else None,
         "ttft_us": stream.ttft_us,
         "ttft_from_first_try_us": stream.event_us[0] - stream.first_sent_us if stream.event_us else None,
+        "tpot_us": stream.tpot_us,
         "end_us": stream.end_us,
         "event_us": list(stream.event_us),
         "gap_us": stream.gap_us,
@@ -119,6 +125,9 @@ def notes(run: Run, streams: Sequence[Stream], *, words: bool) -> list[str]:
     per_event = _tokens_per_event(run.records)
     if per_event is not None and not 0.9 < per_event < 1.1:
         found.append(f"one event carries {per_event:g} tokens on average: gaps are between events, not tokens.")
+    short = [r for r in run.records if r.finish == "length" and r.usage and r.usage[1] < r.job.max_tokens]
+    if short:
+        found.append(f"{len(short)} answers ended with `length` before their max_tokens: the server has a lower limit.")
     retried = sum(len(record.sent_ns) > 1 for record in run.records)
     if retried:
         found.append(f"{retried} requests were sent again because the server was busy; TTFT counts from the last try.")
@@ -179,11 +188,13 @@ def text(found: dict, streams: Sequence[Stream], *, ascii_only: bool) -> str:
     head = f"\n{'ms, measured':44}{'count':>7}{'p50':>9}{'p90':>9}{'p99':>9}{'max':>9}"
     table = [
         ("TTFT of the users", found["ttft_us"]),
+        ("time per output token of each user (TPOT)", found["tpot_us"]),
         ("gaps between events (ITL)", found["itl_us"]["all"]),
         (f"  {when}", found["itl_us"]["during_prefill"]),
         ("  otherwise", found["itl_us"]["otherwise"]),
     ]
     out += [head, *(f"{name:44}{row['count']:7,}{''.join(_cells(row))}" for name, row in table)]
+    out.append(f"(P50, P90, P99: {found['percentiles']})")
     if long and long["ttft_us"] is not None:
         tokens = long["usage"]["prompt_tokens"] if long["usage"] else long["prompt_tokens_asked"]
         per_s = tokens * 1_000_000 // max(long["ttft_us"], 1)

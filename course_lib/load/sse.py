@@ -2,7 +2,8 @@
 
 The format is the HTML standard's (html.spec.whatwg.org, "Server-sent events"): lines end with CR LF, LF or CR; a
 blank line ends an event; a line that starts with a colon is a comment; several `data` lines of one event are joined
-by LF; an event that no blank line has ended is dropped.
+by LF; an event that no blank line has ended is dropped. One thing is read that the standard does not have: llama.cpp
+wrote an error as a line `error: {...}` (tools/server, up to 2025), which counts here as data of an event "error".
 """
 
 import json
@@ -73,6 +74,9 @@ class EventParser:
         field, _, value = line.partition(b":")
         if field == b"data":
             self._data.append(value.removeprefix(b" "))
+        elif field == b"error":
+            self._data.append(value.removeprefix(b" "))
+            self._name = field
         elif field == b"event":
             self._name = value.removeprefix(b" ")
 
@@ -103,7 +107,7 @@ def read_piece(event: SseEvent) -> Piece:
         chunk = json.loads(event.data)
     except (ValueError, RecursionError):
         chunk = None
-    if event.name == "error" or (isinstance(chunk, dict) and chunk.get("error")):
+    if event.name == "error" or is_error(chunk):
         raise RequestFailed(f"the server says in the stream: {error_message(event.data)}")
     if not isinstance(chunk, dict):
         raise RequestFailed(f"an event is not a JSON object: {plain(event.data, 60)}")
@@ -118,6 +122,20 @@ def read_piece(event: SseEvent) -> Piece:
             )
             finish = finish or plain(str(choice.get("finish_reason") or ""), 40)
     return Piece(content, finish, _usage(chunk.get("usage")))
+
+
+def is_error(said: object) -> bool:
+    """Whether a JSON value is one of the ways in which servers tell an error.
+
+    {"error": ...} (OpenAI, vLLM), {"object": "error", "message": ...} (older vLLM, SGLang), {"code": 500, "message":
+    ...} and {"detail": ...} (gateways, FastAPI): the last two only if it has neither choices nor usage.
+    """
+    if not isinstance(said, dict):
+        return False
+    if said.get("error") or "error" in (said.get("object"), said.get("type")):
+        return True
+    answers = "choices" in said or "usage" in said
+    return not answers and bool(said.get("message") or said.get("detail") or said.get("code"))
 
 
 def error_message(body: str) -> str:
