@@ -55,7 +55,8 @@ def test_every_field_that_is_honoured_arrives():
         {
             "model": "tiny", "prompt": ["ab", "c"], "max_tokens": 60, "temperature": 0, "seed": -(2**63),
             "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-            "stop_token_ids": [0, 127], "cache_salt": "tenant 7", "return_token_ids": True, "ignore_eos": True, "user": "u",
+            "stop_token_ids": [0, 127], "cache_salt": "tenant 7", "return_token_ids": True, "ignore_eos": True,
+            "user": "u",
         }
     )  # fmt: skip
     assert got.prompts == [[97, 98], [99]]

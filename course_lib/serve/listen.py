@@ -16,8 +16,9 @@ from course_lib.cli import UserError
 from course_lib.serve.guard import OneTooMany
 
 log = logging.getLogger(__name__)
-SPARE = 32  # connections beyond the cap, to be told so; and as many may be accepted in one go
-OTHER_FILES = 32  # that a process has open beside its connections
+SPARE = 32  # connections beyond the cap that are kept, to be told so
+AT_ONCE = 8  # connections that asyncio accepts in one go
+OTHER_FILES = SPARE + 8 * AT_ONCE  # for those, for what is accepted and not yet counted, and for the process itself
 QUEUE = 2048  # connections that the system keeps until they are accepted
 LOST = 0.1  # seconds between two looks whether a client that half-closed has gone altogether
 
@@ -43,7 +44,7 @@ def connections_that_fit(wanted: int) -> int:
         import resource
     except ImportError:  # Windows has no such limit
         return wanted
-    needed = wanted + 2 * SPARE + OTHER_FILES
+    needed = wanted + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
@@ -53,7 +54,7 @@ def connections_that_fit(wanted: int) -> int:
         soft = raised
     except (ValueError, OSError):
         pass
-    return max(min(wanted, soft - 2 * SPARE - OTHER_FILES), 1)
+    return max(min(wanted, soft - OTHER_FILES), 1)
 
 
 def say_once_a_minute():
@@ -185,7 +186,7 @@ def make_server(
     return NotifyingServer(
         uvicorn.Config(
             app, http=CourseProtocol, ws="none", lifespan="on", log_config=None, log_level="critical",
-            access_log=False, proxy_headers=False, server_header=False, backlog=SPARE,
+            access_log=False, proxy_headers=False, server_header=False, backlog=AT_ONCE,
             timeout_keep_alive=client_timeout, timeout_graceful_shutdown=4,
         )
     )  # fmt: skip
