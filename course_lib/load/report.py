@@ -103,17 +103,17 @@ def _request(run: Run, record: Record, stream: Stream) -> dict:
 def notes(run: Run, streams: Sequence[Stream], *, words: bool) -> list[str]:
     """What a reader must know before believing the numbers, most serious first. words: prompts were sent as text."""
     found = []
-    held = sum(map(came_at_once, streams))
+    held = [stream for stream in streams if came_at_once(stream)]
     if held:
         found.append(
-            f"{held} of {len(streams)} answers came all at once: something on the way holds the stream back (a proxy "
-            "that buffers?), or the server does not stream. Their gaps mean nothing."
+            f"{len(held)} of {len(streams)} answers came all at once: something on the way holds the stream back (a "
+            "proxy that buffers?), or the server does not stream. Their gaps mean nothing."
         )
-    together, gaps = bunched(streams)
-    if together * 10 > gaps and not held:
+    together, gaps = bunched(stream for stream in streams if stream not in held)
+    if together * 10 > gaps:
         found.append(
-            f"{together:,} of {gaps:,} events came together with the one before them: short gaps and percentiles "
-            "mean little; the longest gaps stand."
+            f"{together:,} of {gaps:,} events came together with the one before them (a proxy that passes them on in "
+            "pieces?): short gaps and percentiles mean little; the longest gaps stand."
         )
     longest = max((wait.us for stream in streams for wait in waits(stream)), default=0)
     if 4 * run.late_ns // 1_000 > longest:
