@@ -106,7 +106,7 @@ def make_server(
             super().connection_made(transport)
             transport.set_write_buffer_limits(high=0)  # what the system does not take at once is waiting to be read
             self.sending = self.loop.call_later(client_timeout, transport.abort)
-            if len(self.connections) > max_connections:
+            if len(self.connections) - len(spare) > max_connections:
                 self.app = OneTooMany(self.app, max_connections)
                 spare[self] = None
                 if len(spare) > SPARE:
