@@ -124,7 +124,10 @@ def notes(run: Run, streams: Sequence[Stream], *, words: bool) -> list[str]:
     found += _about_the_prompt(run, streams, words)
     per_event = _tokens_per_event(run.records)
     if per_event is not None and not 0.9 < per_event < 1.1:
-        found.append(f"one event carries {per_event:g} tokens on average: gaps are between events, not tokens.")
+        found.append(
+            f"one event carries {per_event:g} tokens on average: gaps are between events, not tokens, and so is the "
+            "TPOT of a stream that was stopped."
+        )
     short = [r for r in run.records if r.finish == "length" and r.usage and r.usage[1] < r.job.max_tokens]
     if short:
         found.append(f"{len(short)} answers ended with `length` before their max_tokens: the server has a lower limit.")

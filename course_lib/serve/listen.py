@@ -187,6 +187,6 @@ def make_server(
         uvicorn.Config(
             app, http=CourseProtocol, ws="none", lifespan="on", log_config=None, log_level="critical",
             access_log=False, proxy_headers=False, server_header=False, backlog=AT_ONCE,
-            timeout_keep_alive=client_timeout, timeout_graceful_shutdown=4,
+            timeout_keep_alive=client_timeout, timeout_graceful_shutdown=3,
         )
     )  # fmt: skip
