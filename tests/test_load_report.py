@@ -322,6 +322,7 @@ def answers_are_cut_short(run: Run) -> None:
         (lambda run: setattr(run.records[1], "event_ns", []), "1 of 2 users were streaming when the prompt was sent"),
         (answers_are_cut_short, "2 answers ended with `length` before their max_tokens"),
         (lambda run: setattr(run.records[2], "usage", (16_000, 2)), "counts 16,000 tokens in the prompt; 8,192 were"),
+        (lambda run: setattr(run.records[2], "cached", 8_176), "had 8,176 tokens of the prompt in its prefix cache"),
         (lambda run: setattr(run.records[2], "sent_ns", [100 * MS, 115 * MS]), "1 requests were sent again"),
         (lambda run: setattr(run.records[2], "status", [400]), "sent as 8,192 words and refused"),
     ],

@@ -130,6 +130,12 @@ def test_an_event_without_end_is_refused_and_keep_alives_without_end_are_not():
         ({"choices": [], "usage": {"prompt_tokens": 10**9, "completion_tokens": 10**9}}, Piece(usage=(10**9, 10**9))),
         ({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 10**9 + 1}}, Piece()),
         ({"choices": [], "usage": {"prompt_tokens": 10**400, "completion_tokens": 3}}, Piece()),
+        (
+            {"usage": {"prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": 5}}, "choices": []},
+            Piece(usage=(7, 0), cached=5),
+        ),
+        ({"usage": {"prompt_tokens_details": {"cached_tokens": "5"}}, "choices": []}, Piece()),
+        ({"usage": {"prompt_tokens_details": 5}, "choices": []}, Piece()),
         ({"choices": None}, Piece()),
         ({"choices": [5, "x", None]}, Piece()),
         ({}, Piece()),

@@ -32,6 +32,7 @@ class Record:
     event_ns      arrival of each event with a piece of the answer that is not empty
     state         "waiting", then "done", "failed" (see error), "stopped" by us when all was seen, or "interrupted"
     usage         (prompt tokens, completion tokens) as the server counted them, or None
+    cached        prompt tokens that it found in its prefix cache, as far as it says so
     """
 
     job: Job
@@ -44,6 +45,7 @@ class Record:
     error: str = ""
     finish: str = ""
     usage: tuple[int, int] | None = None
+    cached: int = 0
     note: str = ""
 
 
@@ -88,6 +90,7 @@ class StreamReceiver:
                 self.heard_ns = at_ns
             record.finish = piece.finish or record.finish
             record.usage = piece.usage or record.usage
+            record.cached = piece.cached or record.cached
             if piece.done:
                 self._done = True
                 return True

@@ -161,6 +161,11 @@ def _about_the_prompt(run: Run, streams: Sequence[Stream], words: bool) -> list[
     about_words = "A word is a token only in large vocabularies; --token-ids is exact."
     if record.usage and not 0.9 * asked <= record.usage[0] <= 1.1 * asked:
         found.append(f"the server counts {record.usage[0]:,} tokens in the prompt; {asked:,} were meant. {about_words}")
+    if 10 * record.cached > asked:
+        found.append(
+            f"the server had {record.cached:,} tokens of the prompt in its prefix cache: its TTFT is not that of a new "
+            "prompt. Give another --seed."
+        )
     if words and record.status[-1:] == [400]:
         found.append(f"the prompt was sent as {asked:,} words and refused. {about_words}")
     return found

@@ -88,12 +88,14 @@ class Piece(NamedTuple):
     finish    the finish reason, "" if it has none
     usage     (prompt tokens, completion tokens) as the server counts them; None if it does not, or says what cannot be
     done      it is the end of the stream, [DONE]
+    cached    prompt tokens that the server found in its prefix cache, as far as it says so
     """
 
     content: bool = False
     finish: str = ""
     usage: tuple[int, int] | None = None
     done: bool = False
+    cached: int = 0
 
 
 def read_piece(event: SseEvent) -> Piece:
@@ -121,7 +123,7 @@ def read_piece(event: SseEvent) -> Piece:
                 (choice.get("text"), delta.get("content"), delta.get("reasoning_content"), delta.get("reasoning"))
             )
             finish = finish or plain(str(choice.get("finish_reason") or ""), 40)
-    return Piece(content, finish, _usage(chunk.get("usage")))
+    return Piece(content, finish, _usage(chunk.get("usage")), cached=_cached(chunk.get("usage")))
 
 
 def is_error(said: object) -> bool:
@@ -161,3 +163,9 @@ def _usage(usage: object) -> tuple[int, int] | None:
         return None
     counts = (usage.get("prompt_tokens"), usage.get("completion_tokens") or 0)
     return counts if all(type(n) is int and 0 <= n <= MAX_COUNT for n in counts) else None
+
+
+def _cached(usage: object) -> int:
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+    count = details.get("cached_tokens") if isinstance(details, dict) else None
+    return count if type(count) is int and 0 <= count <= MAX_COUNT else 0
