@@ -59,10 +59,15 @@ def run_command(prog: str, command: Callable[[Sequence[str]], int], argv: Sequen
     except MemoryError as error:
         return refuse(prog, f"not enough memory ({error}). Ask for something smaller.")
     except BrokenPipeError:  # the reader of our output (head, less) has closed it: there is nothing left to say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        close_stdout()
         return 128 + 13
     except OSError as error:
         return refuse(prog, f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+
+
+def close_stdout() -> None:
+    """Throw away what is still printed, because its reader has gone: Python would fail at it when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def file_to_write(text: str | Path) -> Path:

@@ -106,14 +106,19 @@ class OddServer:
 
     models     ids that GET /v1/models lists, or its whole body
     greeting   sent to each client in place of any answer
+    models_answer   the answer to GET /v1/models, in place of `models`
     """
 
-    def __init__(self, answer: Answering = proper, models: Sequence[str] | bytes = ("odd",), greeting: bytes = b""):
+    def __init__(
+        self, answer: Answering = proper, models: Sequence[str] | bytes = ("odd",), greeting: bytes = b"",
+        models_answer: Answering | None = None,
+    ):  # fmt: skip
         self.requests: list[ReceivedRequest] = []
         self.paths: list[str] = []
         if not isinstance(models, bytes):
             models = json.dumps({"data": [{"id": name} for name in models]}).encode()
         self._answer, self._models, self._greeting = answer, models, greeting
+        self._models_answer = models_answer
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
@@ -158,6 +163,8 @@ class OddServer:
         raw = await reader.readexactly(int(headers.get("content-length", 0)))
         self.paths.append(path)
         if method == "GET" and path.partition("?")[0] == "/v1/models":
+            if self._models_answer:
+                return await self._models_answer(ReceivedRequest(0, path, headers, raw), peer)
             await peer.head(kind="application/json")
             await peer.send(self._models)
             return

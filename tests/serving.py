@@ -61,12 +61,15 @@ class RunningServer:
 
 
 @contextmanager
-def running(engine: Engine, *, texts=None, model: str = "tiny", client_timeout: float = 30, trace=None, **limits):
+def running(
+    engine: Engine, *, texts=None, model: str = "tiny", client_timeout: float = 30, trace=None, hosts=(),
+    max_connections: int = 200, **limits
+):  # fmt: skip
     """A RunningServer around `engine`; at the end it is stopped, and all its blocks are free."""
     longest = min(engine.model.max_model_len, engine.pool.block_size * (engine.pool.num_blocks - 1))
     given = {"max_body": 2**16, "max_model_len": longest, "max_tokens": longest, "max_requests": 64} | limits
     texts = texts or ByteTexts(engine.model.config.vocab_size)
-    service = Service(EngineLoop(engine, trace), texts, Limits(**given), model)
+    service = Service(EngineLoop(engine, trace), texts, Limits(**given), model, hosts=hosts)
     listening, ready = bind("127.0.0.1", 0), threading.Event()
 
     def stop():
@@ -74,8 +77,9 @@ def running(engine: Engine, *, texts=None, model: str = "tiny", client_timeout: 
         running_server.stopping.set()
 
     server = make_server(
-        make_app(service), client_timeout=client_timeout, max_connections=200, on_ready=ready.set, on_stop=stop
-    )
+        make_app(service), client_timeout=client_timeout, max_connections=max_connections, on_ready=ready.set,
+        on_stop=stop,
+    )  # fmt: skip
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     assert ready.wait(60), "the server does not start"

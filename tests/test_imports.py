@@ -39,7 +39,7 @@ TABLE = {
     "course_lib.learner.doctor": "cli arithmetic.selftest learner",
     # the engine over HTTP; the load generator knows servers by their address only
     "course_lib.serve": "cli engine schedule weights.ledger",
-    "course_lib.load": "cli cost.linear",
+    "course_lib.load": "cli",
     # commands may use every room; none imports them
     "course_lib.__main__": "cli",
     "course_lib.commands": "arithmetic.exact cache cli cost diagnosis engine load model positions prefill schedule "

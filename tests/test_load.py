@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gzip
 import json
 import signal
 import socket
@@ -74,8 +75,10 @@ def cut_in_chunks(data: bytes) -> list[bytes]:
 
 
 # CR LF, comments, a byte order mark, and data in two lines
-ORNATE = "\ufeff: hello\r\n\r\n" + 4 * (
-    'event: message\r\nid: 1\r\ndata: {"choices":\r\ndata:  [{"text": "é→🙂"}]}\r\n\r\n: ping\r\n\r\n'
+ORNATE = "\ufeff: hello\r\n\r\n" + "".join(
+    'event: message\r\nid: 1\r\ndata: {"choices":\r\ndata:  [{"text": "é→🙂", "finish_reason": '
+    + f"{reason}}}]}}\r\n\r\n: ping\r\n\r\n"
+    for reason in ("null", "null", "null", '"length"')
 )
 CHAT = (
     chat_event(role="assistant", content=""),
@@ -102,7 +105,7 @@ async def never_closes(request, peer):
         pytest.param(says(*CHAT), ("--chat",), [], id="chat, with reasoning"),
         pytest.param(never_closes, (), [], id="the connection stays open"),
         pytest.param(says(*FOUR), (), ["3 streams ended without [DONE]."], id="no [DONE]"),
-        pytest.param(says(*FOUR[:3], text_event("a"), b"data: [DONE]"), (), [], id="no last blank line"),
+        pytest.param(says(*FOUR, b"data: [DONE]"), (), [], id="no last blank line"),
         pytest.param(says(b"".join(FOUR), DONE, kind="text/plain"), (), [], id="another content type"),
     ],
 )
@@ -131,7 +134,7 @@ def test_a_freeze_is_seen_at_every_user_and_attributed_to_the_long_prompt(load, 
         for i in range(40):
             if i == 10:
                 await thaw.wait()
-            await peer.send(text_event("a"), 0.002)
+            await peer.send(text_event("a", "length" if i == 39 else None), 0.002)
         await peer.send(DONE)
 
     file = tmp_path / "found.json"
@@ -237,6 +240,10 @@ MOVED = "Location: https://elsewhere/v1/completions?key=secret"
         (says(status=307, head=(MOVED,)), "HTTP 307: redirected to https://elsewhere/v1/completions: give that"),
         (says_json({"choices": [{"text": "all of it"}]}), "answered in one piece (application/json)"),
         (says_json({"error": {"message": "no such model"}}), "HTTP 200, but an error: no such model"),
+        (says_json({"object": "error", "message": "no blocks"}), "HTTP 200, but an error: no blocks"),
+        (says_json({"code": 500, "message": "no worker"}), "HTTP 200, but an error: no worker"),
+        (says(gzip.compress(DONE), head=("Content-Encoding: gzip",)), "the answer is compressed (gzip), although"),
+        (says(b"\x00", status=502, head=("Content-Encoding: br",)), "HTTP 502: the answer is compressed (br)"),
         (says(b"<html>\n<h1>Hi</h1>", kind="text/html"), "not a stream of events (text/html): <html> <h1>Hi</h1>"),
         (says(), "not a stream of events (text/event-stream): nothing in it"),
         (says(text_event("", "stop") + DONE), "the answer is empty (finish reason: stop)"),
@@ -280,6 +287,18 @@ async def never_stops(peer):
         (b'event: error\ndata: {"message": "preempted"}\n\n', "the server says in the stream: preempted"),
         (b"data: \xff\xfe\n\n", "an event is not a JSON object"),
         (never_stops, "events, past max_tokens"),
+        (DONE, "the stream says [DONE] without a finish reason, after 3 events of 12 tokens"),
+        (b"data: [DONE]", "the stream says [DONE] without a finish reason"),
+        (text_event("a", "abort") + DONE, "finish reason 'abort', after 4 events of 12 tokens"),
+        (text_event("", "error") + DONE, "finish reason 'error', after 3 events of 12 tokens"),
+        (text_event("", "cancelled"), "finish reason 'cancelled', after 3 events"),
+        (event({"object": "error", "message": "out of blocks", "code": 500}) + DONE, "in the stream: out of blocks"),
+        (event({"code": 500, "message": "worker died"}) + DONE, "in the stream: worker died"),
+        (event({"type": "error", "message": "overloaded"}) + DONE, "in the stream: overloaded"),
+        (event({"detail": "Internal Server Error"}) + DONE, "in the stream: Internal Server Error"),
+        (event({"choices": [], "error": {"message": "no"}}) + text_event("a", "stop") + DONE, "in the stream: no"),
+        (b'error: {"code": 500, "message": "slot lost", "type": "server_error"}\n\n', "in the stream: slot lost"),
+        (b"error: no slot\n\n" + DONE, "in the stream: no slot"),
     ],
 )
 def test_a_stream_that_breaks_counts_until_there_and_fails_alone(as_json, end, why):
@@ -396,6 +415,14 @@ def test_a_host_that_is_not_known_is_named(refused, monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     assert "no host 'nowhere.invalid' is known" in refused("http://nowhere.invalid")
+
+
+def test_a_list_of_models_that_is_compressed_is_named_too(refused):
+    async def zipped(request, peer):
+        await says(gzip.compress(b"{}"), head=("Content-Encoding: gzip",))(request, peer)
+
+    with OddServer(models_answer=zipped) as server:
+        assert "the answer is compressed (gzip)" in refused(server.url)
 
 
 @pytest.mark.parametrize("models", [b"[]", b'{"data": []}', b'{"data": [{"id": 5}]}', b"<html>"])

@@ -1,8 +1,10 @@
 """What is sent, and what the times of events say: prompts, gaps, stalls, the report. No network."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,13 +106,15 @@ def test_a_wait_overlaps_spans_exactly_if_a_moment_lies_in_both(many, wait):
     assert overlaps(Wait("w", *wait), merged) == bool(inside & set(range(*wait)))
 
 
-@given(st.lists(st.integers(0, 50), max_size=30))
-def test_percentiles_are_the_smallest_value_that_enough_others_do_not_exceed(values):
+@given(st.lists(st.integers(0, 10**9), max_size=30))
+def test_percentiles_are_interpolated_as_numpy_does_by_default(values):
     found = spread(values)
     assert found["count"] == len(values)
     for name, percent in (("p50", 50), ("p90", 90), ("p99", 99), ("max", 100)):
-        enough = [v for v in values if 100 * sum(other <= v for other in values) >= percent * len(values)]
-        assert found[name] == (min(enough) if values else None)
+        if not values:
+            assert found[name] is None
+        else:
+            assert abs(found[name] - np.percentile(values, percent)) <= 0.5 + 1e-6
 
 
 @given(some_streams())
@@ -155,6 +159,12 @@ def test_freezes_begin_with_the_longest_wait_and_never_share_time(streams, most)
         assert not any(wait.us and not set(range(wait.start_us, wait.end_us)) & set().union(*times) for wait in every)
 
 
+def test_the_time_per_output_token_is_the_time_after_the_first_over_the_other_tokens_as_the_server_counts_them():
+    assert stream("s", [100, 140, 220]).tpot_us == 60
+    assert replace(stream("s", [100, 140, 220]), tokens=7).tpot_us == 20, "three tokens an event"
+    assert replace(stream("s", [100]), tokens=7).tpot_us is None and stream("s", []).tpot_us is None
+
+
 def test_only_the_long_prompts_wait_is_watched_if_there_is_one():
     user, prompt = stream("u", [10, 20], sent=0), stream("p", [90], sent=50, role="prompt")
     assert prefills([user, prompt]) == [(50, 90)]
@@ -172,6 +182,9 @@ def test_only_the_long_prompts_wait_is_watched_if_there_is_one():
         ((100_000, 101_000, 102_000), False),  # a millisecond apart: a quick server
         ((10_000, 10_500, 11_000), False),  # the first came as quickly: a quick server and a short prompt
         ((), False),
+        (sum(((200_000 + 30_000 * i,) * 8 for i in range(2)), ()), True),  # in two pieces
+        (sum(((50_000 + 30_000 * i,) * 8 for i in range(4)), ()), False),  # in pieces all along: its gaps say so
+        (tuple(range(100_000, 110_000, 1_500)), False),
     ],
 )
 def test_an_answer_that_somebody_held_back_is_known_by_its_times(events, held):
@@ -210,6 +223,7 @@ def all_equal(count: int, us: int) -> dict:
 def test_the_summary_tells_the_freeze_from_the_rest():
     found = summary_of(measured_run())
     assert found["ttft_us"] == all_equal(2, 15_000)
+    assert found["tpot_us"] == all_equal(2, round((19 * 10_000 + 490_000) / 19))
     assert found["itl_us"]["during_prefill"] == all_equal(2, 500_000)
     assert found["itl_us"]["otherwise"] == all_equal(36, 10_000)
 
@@ -236,6 +250,7 @@ def test_the_summary_counts_and_can_be_written_as_json():
 def test_the_text_shows_the_numbers_and_the_freeze_in_every_users_row():
     run = measured_run()
     shown = text(summary_of(run), run.streams(), ascii_only=True)
+    assert "(P50, P90, P99: interpolated linearly between neighbours" in shown
     assert "TTFT of the prompt, 8,190 tokens: 480.0 ms (17,062 prompt tokens/s)" in shown
     assert "user 0 waited 500.0 ms from 0.110 s on (2 streams at once), while prompt waited for a first event" in shown
     table = [line.split()[-5:] for line in shown.splitlines() if "waits for its first event" in line and "." in line]
@@ -288,6 +303,12 @@ def users_get_many_tokens_an_event(run: Run) -> None:
         user.usage = (16, 60)
 
 
+def answers_are_cut_short(run: Run) -> None:
+    users_end_early(run)
+    for user in run.records[:2]:
+        user.usage, user.finish = (16, 10), "length"
+
+
 @pytest.mark.parametrize(
     ("spoil", "note"),
     [
@@ -299,7 +320,9 @@ def users_get_many_tokens_an_event(run: Run) -> None:
         (lambda run: run.trouble.append("odd"), "event loop: odd"),
         (lambda run: setattr(run.records[0], "note", "ended without [DONE]"), "1 streams ended without [DONE]"),
         (lambda run: setattr(run.records[1], "event_ns", []), "1 of 2 users were streaming when the prompt was sent"),
+        (answers_are_cut_short, "2 answers ended with `length` before their max_tokens"),
         (lambda run: setattr(run.records[2], "usage", (16_000, 2)), "counts 16,000 tokens in the prompt; 8,192 were"),
+        (lambda run: setattr(run.records[2], "cached", 8_176), "had 8,176 tokens of the prompt in its prefix cache"),
         (lambda run: setattr(run.records[2], "sent_ns", [100 * MS, 115 * MS]), "1 requests were sent again"),
         (lambda run: setattr(run.records[2], "status", [400]), "sent as 8,192 words and refused"),
     ],

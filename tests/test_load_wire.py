@@ -12,7 +12,17 @@ pytest.importorskip("httptools")
 from course_lib.cli import UserError
 from course_lib.load.address import endpoint_at
 from course_lib.load.http import Connection
-from course_lib.load.sse import MAX_EVENT, EventParser, Piece, RequestFailed, SseEvent, error_message, plain, read_piece
+from course_lib.load.sse import (
+    MAX_EVENT,
+    EventParser,
+    Piece,
+    RequestFailed,
+    SseEvent,
+    error_message,
+    is_error,
+    plain,
+    read_piece,
+)
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -71,6 +81,23 @@ def test_an_event_that_no_blank_line_ended_is_not_one_and_can_be_looked_at():
     assert parser.feed(b"NE]") == [] and parser.rest() == "data: [DONE]"
 
 
+def test_the_line_in_which_llama_cpp_tells_an_error_is_an_event_of_that_name():
+    data = b'data: a\n\nerror: {"code": 500}\n\nerror\n\n'
+    assert EventParser().feed(data) == [SseEvent("", "a"), SseEvent("error", '{"code": 500}'), SseEvent("error", "")]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {}, [], None, 5, {"choices": [], "message": "m"}, {"usage": {}, "code": 0, "detail": "d"}, {"error": None},
+        {"object": "text_completion"}, {"object": "chat.completion.chunk", "choices": []}, {"code": 0}, {"message": ""},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_error_is_taken_for_none(said):
+    assert not is_error(said)
+
+
 def test_an_event_without_end_is_refused_and_keep_alives_without_end_are_not():
     parser = EventParser()
     with pytest.raises(RequestFailed, match="longer than"):
@@ -103,6 +130,12 @@ def test_an_event_without_end_is_refused_and_keep_alives_without_end_are_not():
         ({"choices": [], "usage": {"prompt_tokens": 10**9, "completion_tokens": 10**9}}, Piece(usage=(10**9, 10**9))),
         ({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 10**9 + 1}}, Piece()),
         ({"choices": [], "usage": {"prompt_tokens": 10**400, "completion_tokens": 3}}, Piece()),
+        (
+            {"usage": {"prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": 5}}, "choices": []},
+            Piece(usage=(7, 0), cached=5),
+        ),
+        ({"usage": {"prompt_tokens_details": {"cached_tokens": "5"}}, "choices": []}, Piece()),
+        ({"usage": {"prompt_tokens_details": 5}, "choices": []}, Piece()),
         ({"choices": None}, Piece()),
         ({"choices": [5, "x", None]}, Piece()),
         ({}, Piece()),
@@ -125,6 +158,8 @@ def test_the_end_is_an_event_of_its_own():
         (SseEvent("", '{"error": {"message": "out of memory"}}'), "says in the stream: out of memory"),
         (SseEvent("error", "Internal\nerror"), "says in the stream: Internal error"),
         (SseEvent("error", '{"detail": "gone"}'), "says in the stream: gone"),
+        (SseEvent("", '{"object": "error", "message": "gone"}'), "says in the stream: gone"),
+        (SseEvent("", '{"code": 500, "message": "gone"}'), "says in the stream: gone"),
     ],
 )
 def test_an_event_that_is_an_error_or_no_event_ends_the_request(event, why):

@@ -15,6 +15,7 @@ from course_lib.weights import ledger
 
 GREEDY = {"temperature": 0}
 JSON_KIND = {"content-type": "application/json"}
+HEAD = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +95,32 @@ def test_many_clients_at_once_each_get_what_they_get_alone(either_server):
     assert either_server.until_idle()["free_blocks"] == 64
 
 
-def test_the_model_is_listed_and_health_has_its_numbers(server):
-    assert [model.id for model in server.client.models.list()] == ["tiny"]
+def test_without_a_seed_equal_prompts_get_different_answers_and_with_one_equal_ones(server):
+    prompt, pieces = tokens(9), server.service.texts.pieces
+
+    def ask(**options) -> list[str]:
+        got = server.client.completions.create(model="tiny", max_tokens=12, temperature=1, **options)
+        return [choice.text for choice in got.choices]
+
+    without = [*ask(prompt=[prompt] * 3), *ask(prompt=prompt), *ask(prompt=prompt), *ask(prompt=prompt, n=3)]
+    assert len(set(without)) == 8, "128 tokens, twelve times: two alike by chance are not to be expected"
+    want = ["".join(pieces[token] for token in alone(prompt, 12, temperature=1, seed=seed)) for seed in (7, 8, 9)]
+    assert ask(prompt=prompt, seed=7) == ask(prompt=prompt, seed=7) == want[:1]
+    assert ask(prompt=[prompt] * 2, seed=7) == want[:1] * 2
+    assert ask(prompt=[prompt] * 2, seed=7, n=3) == want * 2, "of n answers each has a seed of its own, as in vLLM"
+
+
+def test_a_prompt_counts_once_however_many_answers_it_gets(server):
+    for stream in (False, True):
+        options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+        got = server.client.completions.create(model="tiny", prompt=[[1, 2, 3], [4]], n=2, max_tokens=5, **options)
+        usage = list(got)[-1].usage if stream else got.usage
+        assert (usage.prompt_tokens, usage.completion_tokens) == (4, 20)
+
+
+def test_the_model_is_listed_as_vllm_lists_it_and_health_has_its_numbers(server):
+    (model,) = server.client.models.list()
+    assert (model.id, model.root, model.max_model_len) == ("tiny", "tiny", 1024)
     report = server.until_idle()
     assert report["status"] == "ok" and report["free_blocks"] == report["num_blocks"] == 64
     assert report["uptime"] >= 0 and report["steps"] >= 0
@@ -127,8 +152,7 @@ def test_a_token_is_with_the_client_before_the_next_one_is_computed():
 
 def request_of(fields: dict) -> bytes:
     body = json.dumps(fields).encode()
-    head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+    return f"{HEAD}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
 def leave(server, fields: dict, when) -> None:
@@ -197,7 +221,7 @@ def test_of_several_prompts_all_are_aborted_when_their_client_hangs_up():
         ("GET", "/v1/completions", {}, 405, {}),
         ("POST", "/health", {}, 405, {}),
         ("POST", "/v1/completions", {"content": b"prompt=x"}, 415, {}),
-        ("POST", "/v1/completions", {"json": {"prompt": [1], "n": 2}}, 400, {"param": "n"}),
+        ("POST", "/v1/completions", {"json": {"prompt": [1], "echo": True}}, 400, {"param": "echo"}),
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_form(server, method, path, sent, status, wanted):
@@ -228,7 +252,7 @@ def test_a_body_of_no_told_length_is_refused_once_it_is_too_long(server):
 def test_a_body_that_is_told_to_be_too_long_is_refused_before_it_is_read(server):
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             b"content-length: 99999999999\r\n\r\n"
         )
         assert client.recv(100).startswith(b"HTTP/1.1 413 "), "answered although not a byte of it was sent"
@@ -256,7 +280,7 @@ def test_too_many_requests_are_told_when_to_come_back_and_room_is_given_back():
 
 
 def test_clients_that_do_not_finish_their_requests_are_dropped_and_delay_no_other():
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n"
+    head = HEAD.encode() + b"content-length: 50\r\n\r\n"
     with running(tiny_engine(formula_model()), client_timeout=0.3) as server:
         slow = []
         for sent in (b"", head[:15], head[:60], head + b"{"):
@@ -273,7 +297,7 @@ def test_clients_that_do_not_finish_their_requests_are_dropped_and_delay_no_othe
 def test_a_second_request_on_a_connection_has_no_more_time_than_the_first():
     with running(tiny_engine(formula_model()), client_timeout=0.3) as server:
         with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
-            client.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
             while b"}" not in client.recv(1000):
                 pass
             client.sendall(b"GET /heal")

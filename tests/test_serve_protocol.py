@@ -1,6 +1,7 @@
 """The completions protocol without a server: what a body means, what is refused and how, and what answers look like."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -38,7 +39,7 @@ def refused(fields, **kwargs) -> dict:
 
 def test_the_defaults_are_the_protocols():
     got = wanted(PROMPT)
-    assert (got.prompts, got.max_tokens, got.temperature, got.seed) == ([[1, 2, 3]], 16, 1.0, 0)
+    assert (got.prompts, got.max_tokens, got.temperature, got.seed, got.n) == ([[1, 2, 3]], 16, 1.0, None, 1)
     assert not (got.stream or got.include_usage or got.return_token_ids or got.stop_token_ids or got.cache_salt)
 
 
@@ -53,15 +54,27 @@ def test_every_field_that_is_honoured_arrives():
     got = wanted(
         {
             "model": "tiny", "prompt": ["ab", "c"], "max_tokens": 60, "temperature": 0, "seed": -(2**63),
-            "stream": True, "stream_options": {"include_usage": True}, "stop_token_ids": [0, 127],
-            "cache_salt": "tenant 7", "return_token_ids": True, "ignore_eos": True, "user": "u",
+            "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+            "stop_token_ids": [0, 127], "cache_salt": "tenant 7", "return_token_ids": True, "ignore_eos": True,
+            "user": "u",
         }
     )  # fmt: skip
     assert got.prompts == [[97, 98], [99]]
-    assert got.options() == {
+    assert got.options(1, 5) == {
         "max_tokens": 60, "temperature": 0.0, "seed": -(2**63), "stop_token_ids": [0, 127], "salt": "tenant 7",
     }  # fmt: skip
-    assert got.stream and got.include_usage and got.return_token_ids
+    assert got.stream and got.include_usage and got.continuous_usage and got.return_token_ids
+
+
+def test_each_prompt_stands_there_n_times_and_each_answer_has_a_seed_of_its_own():
+    got = wanted({"prompt": [[1], [2]], "n": 3, "best_of": 3}, limits=replace(LIMITS, max_requests=6))
+    assert got.prompts == [[1]] * 3 + [[2]] * 3
+    assert [got.options(i, 100 + i)["seed"] for i in range(6)] == list(range(100, 106))
+    got = wanted({"prompt": ["a", "b"], "n": 3, "seed": 2**63 - 2}, limits=replace(LIMITS, max_requests=6))
+    assert [got.options(i, 100 + i)["seed"] for i in range(6)] == 2 * [2**63 - 2, 2**63 - 1, 2**63]
+    error = refused({"prompt": ["a", "b"], "n": 3})
+    assert (error["param"], "2 prompts with n=3" in error["message"]) == ("n", True)
+    assert refused(PROMPT | {"n": 2, "best_of": 3})["param"] == "best_of"
 
 
 def test_unknown_fields_are_ignored():
@@ -84,7 +97,7 @@ def test_a_field_that_asks_for_nothing_special_is_accepted(fields):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"n": 2}, {"n": 0}, {"n": True}, {"best_of": 3}, {"echo": True}, {"echo": 0}, {"suffix": "x"}, {"logprobs": 0},
+        {"best_of": 3}, {"echo": True}, {"echo": 0}, {"suffix": "x"}, {"logprobs": 0},
         {"logprobs": 5}, {"prompt_logprobs": 1}, {"top_p": 0.9}, {"top_k": 1}, {"min_p": 0.1}, {"min_tokens": 1},
         {"presence_penalty": 0.1}, {"frequency_penalty": -1}, {"repetition_penalty": 1.1}, {"logit_bias": {"1": 2}},
         {"stop": "x"}, {"stop": [";"]}, {"response_format": {"type": "json_object"}}, {"use_beam_search": True},
@@ -105,6 +118,7 @@ def test_a_known_field_that_cannot_be_honoured_is_refused_by_name(fields):
         {"prompt": None}, {"prompt": ""}, {"prompt": []}, {"prompt": [[]]}, {"prompt": ["a", ""]}, {"prompt": [1, "a"]},
         {"prompt": ["a", 1]}, {"prompt": [True]}, {"prompt": [1.0]}, {"prompt": [-1]}, {"prompt": [128]},
         {"prompt": [[1], [128]]}, {"prompt": 7}, {"prompt": {"a": 1}}, {"prompt": "\ud800"}, {"prompt": ["a"] * 4},
+        {"n": 0}, {"n": True}, {"n": 1.0}, {"n": 4},
         {"prompt": [[[1]]]}, {"max_tokens": 0}, {"max_tokens": -1}, {"max_tokens": 61}, {"max_tokens": 1.5},
         {"max_tokens": "5"}, {"max_tokens": True}, {"temperature": -0.1}, {"temperature": 2.1}, {"temperature": "0"},
         {"temperature": True}, {"temperature": float("nan")}, {"temperature": float("inf")}, {"temperature": 10**400},
@@ -112,13 +126,30 @@ def test_a_known_field_that_cannot_be_honoured_is_refused_by_name(fields):
         {"stop_token_ids": 5}, {"stop_token_ids": [128]}, {"stop_token_ids": ["a"]}, {"cache_salt": ""},
         {"cache_salt": 7}, {"stream_options": {"include_usage": True}}, {"stream": True, "stream_options": 1},
         {"stream": True, "stream_options": {"include_usage": 1}},
-        {"stream": True, "stream_options": {"continuous_usage_stats": True}},
+        {"stream": True, "stream_options": {"continuous_usage_stats": "yes"}},
     ],
     ids=lambda fields: str(fields)[:40],
 )  # fmt: skip
 def test_a_value_of_the_wrong_kind_is_refused_and_its_field_named(fields):
     error = refused(PROMPT | fields)
     assert error["status"] == 400 and error["param"] in (list(fields)[-1], "include_usage", "continuous_usage_stats")
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"prompt": [1, 2, 128]}, "prompt[2] is 128, expected a token id from 0 to 127"),
+        ({"prompt": [[1], [5, -1, 999]]}, "prompt[1][1] is -1,"),
+        ({"prompt": [1, "a"]}, 'prompt[1] is "a",'),
+        ({"prompt": [1, True]}, "prompt[1] is true,"),
+        ({"prompt": ["a", 7]}, "prompt[1] is 7, expected a text, a list of token ids"),
+        ({"stop_token_ids": [0, 200]}, "stop_token_ids[1] is 200,"),
+        ({"stop_token_ids": 5}, "stop_token_ids is 5, expected a list"),
+    ],
+    ids=str,
+)
+def test_the_token_that_is_none_is_named_with_its_place(fields, named):
+    assert named in refused(PROMPT | fields)["message"]
 
 
 def test_prompt_and_answer_fit_exactly_into_the_context_and_not_one_token_more():
@@ -224,10 +255,21 @@ def object_of(event: bytes) -> dict:
 def test_an_event_is_what_json_would_have_written(token, reason):
     choice = {"index": 2, "text": TEXTS.pieces[token], "logprobs": None, "finish_reason": reason or None}
     head = {"id": "cmpl-1", "object": "text_completion", "created": 7, "model": 't"i'}
-    assert object_of(answer({}).event(2, token, reason)) == {**head, "choices": [choice]}
-    with_usage = answer({"stream": True, "stream_options": {"include_usage": True}})
+    three = {"prompt": [[1], [2], [3]]}
+    assert object_of(answer(three).event(2, token, reason)) == {**head, "choices": [choice]}
+    with_usage = answer({**three, "stream": True, "stream_options": {"include_usage": True}})
     assert object_of(with_usage.event(2, token, reason)) == {**head, "choices": [choice], "usage": None}
     assert Completion.model_validate(object_of(with_usage.event(2, token, "length"))).choices[0].text
+
+
+def test_continuous_usage_counts_each_answers_tokens_as_they_come():
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    it = answer({"prompt": [[1], [2, 3]], "stream": True, "stream_options": options})
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    got = [object_of(it.event(index, 72))["usage"] for index in (1, 0, 1)]
+    assert got == [dict(zip(names, counts)) for counts in ((2, 1, 3), (1, 1, 2), (2, 2, 4))]
+    only = answer({"stream": True, "stream_options": {"continuous_usage_stats": True}})
+    assert "usage" not in object_of(only.event(0, 72)), "as in vLLM, which wants include_usage for it"
 
 
 def test_token_ids_come_with_each_event_and_the_prompts_once():

@@ -36,8 +36,8 @@ class Client:
             "return_token_ids": True,
         }  # fmt: skip
         body = json.dumps(fields).encode()
-        head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n"
-        sent = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+        head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+        sent = f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             if leaves:

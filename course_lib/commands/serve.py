@@ -1,21 +1,23 @@
 """`python -m course_lib serve`: the engine behind a streaming endpoint that OpenAI's clients can use."""
 
 import gc
+import os
 import signal
+import sys
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from course_lib.cli import Parser, UserError, not_negative, positive
+from course_lib.cli import Parser, UserError, close_stdout, not_negative, positive
 from course_lib.engine import Engine
 from course_lib.schedule.policies import plan_whole_prompt
 from course_lib.schedule.profiles import PROFILES
 from course_lib.schedule.refusals import why_never
 from course_lib.schedule.request import Request
-from course_lib.serve.app import Service, make_app
+from course_lib.serve.app import LAST_STEP, Service, make_app
 from course_lib.serve.engine_loop import EngineLoop
-from course_lib.serve.listen import bind, make_server, url
+from course_lib.serve.listen import bind, connections_that_fit, make_server, url
 from course_lib.serve.protocol import Limits
 from course_lib.serve.texts import ByteTexts, LedgerTexts
 from course_lib.weights import SEEDED, load_model, seeded_model
@@ -63,12 +65,18 @@ def parser() -> Parser:
     limits.add_argument(
         "--host", default="127.0.0.1", help="default 127.0.0.1: this machine only. There is no password"
     )
+    limits.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME",
+        help="a further name by which clients may ask for this server, beside localhost and --host; * allows any",
+    )  # fmt: skip
     limits.add_argument("--port", type=_port, default=8000, metavar="N", help="default 8000; 0 takes a free one")
     limits.add_argument("--max-model-len", type=positive, metavar="N", help="tokens of prompt and answer together")
     limits.add_argument("--max-tokens", type=positive, metavar="N", help="tokens of an answer")
     limits.add_argument("--max-requests", type=positive, default=256, metavar="N", help="running or waiting (256)")
     limits.add_argument("--max-body", type=positive, default=2**20, metavar="BYTES", help="of a request (1 MiB)")
-    limits.add_argument("--max-connections", type=positive, default=512, metavar="N", help="at once (512)")
+    limits.add_argument(
+        "--max-connections", type=positive, default=512, metavar="N", help="beyond them only /health works (512)"
+    )
     limits.add_argument(
         "--client-timeout", type=positive, default=30, metavar="SECONDS",
         help="how long a client may take to send a request, or not read what is there for it (30)",
@@ -85,7 +93,7 @@ def _port(text: str) -> int:
 
 def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
-    model, name, texts = _model(args)
+    model, name, root, texts = _model(args)
     try:
         engine = _engine(args, model)
         limits = _limits(args, engine)
@@ -94,18 +102,22 @@ def main(argv: Sequence[str]) -> int:
     listening = bind(args.host, args.port)
     trace = args.trace.open("w", buffering=1, encoding="utf-8") if args.trace else None  # whole lines, for a reader
     loop = EngineLoop(engine, trace)
+    connections = connections_that_fit(args.max_connections)
     server = make_server(
-        make_app(Service(loop, texts, limits, name)),
-        client_timeout=args.client_timeout, max_connections=args.max_connections,
-        on_ready=lambda: _greet(args, url(listening), name, engine, limits), on_stop=loop.stop,
+        make_app(Service(loop, texts, limits, name, root, [args.host, *args.allow_host])),
+        client_timeout=args.client_timeout, max_connections=connections,
+        on_ready=lambda: _greet(args, url(listening), name, engine, limits, connections), on_stop=loop.stop,
     )  # fmt: skip
     gc.collect()
     gc.freeze()  # what is here stays: a full collection that walks it would hold up every stream
     with _signals(server):
         server.run(sockets=[listening])
     loop.stop()  # again, for a server that was stopped in the middle of stopping
-    loop.join()
-    return 0 if server.started and not loop.crashed else 1
+    code = 0 if server.started and not loop.crashed else 1
+    if not loop.join(LAST_STEP):  # a long step: nobody waits for its tokens, and Python would wait for its threads
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 @contextmanager
@@ -124,15 +136,15 @@ def _signals(server):
 
 
 def _model(args):
-    """The model, its name for clients, and its texts."""
+    """The model, its name for clients, where a client finds its tokenizer ("" for nowhere), and its texts."""
     where = {"backend": args.backend, "arith": args.arith, "dtype": args.dtype, "device": args.device}
     if args.ledger:
-        return ledger_model(**where), "ledger", LedgerTexts()
+        return ledger_model(**where), "ledger", "", LedgerTexts()
     if args.model:
-        model, name = load_model(args.model, **where), args.model.resolve().name
+        model, name, root = load_model(args.model, **where), args.model.resolve().name, str(args.model)
     else:
-        model, name = seeded_model(args.seeded, **where), args.seeded
-    return model, name, ByteTexts(model.config.vocab_size)
+        model, name, root = seeded_model(args.seeded, **where), args.seeded, ""
+    return model, name, root, ByteTexts(model.config.vocab_size)
 
 
 def _engine(args, model) -> Engine:
@@ -169,11 +181,16 @@ def _limits(args, engine: Engine) -> Limits:
     )  # fmt: skip
 
 
-def _greet(args, where: str, name: str, engine: Engine, limits: Limits) -> None:
+def _greet(args, where: str, name: str, engine: Engine, limits: Limits, connections: int) -> None:
+    """Say in one write that the server is ready: programs wait for the first line, and may close the pipe then."""
     step = "prompts in chunks" if engine.scheduler.profile.chunks_prompts else "a prompt in one step"
-    print(
-        f"serving {where}\n"  # the first line: programs wait for it, and may close the pipe then
-        f"model {name}, {args.arith} arithmetic, {args.backend} {args.dtype} on {args.device}; profile {args.profile}, "
-        f"{step}; prompt and answer up to {limits.max_model_len} tokens. Ctrl-C ends it.",
-        flush=True,
-    )
+    fewer = f"; {connections} connections at most (open files)" if connections < args.max_connections else ""
+    try:
+        sys.stdout.write(
+            f"serving {where}\n"
+            f"model {name}, {args.arith} arithmetic, {args.backend} {args.dtype} on {args.device}; profile "
+            f"{args.profile}, {step}; prompt and answer up to {limits.max_model_len} tokens{fewer}. Ctrl-C ends it.\n"
+        )
+        sys.stdout.flush()
+    except BrokenPipeError:
+        close_stdout()

@@ -11,10 +11,15 @@ from course_lib.cli import UserError
 from course_lib.load.address import Endpoint, hidden
 from course_lib.load.http import exchange
 from course_lib.load.prompts import Job
-from course_lib.load.sse import DONE, EventParser, RequestFailed, error_message, plain, read_piece
+from course_lib.load.sse import DONE, EventParser, RequestFailed, error_message, is_error, plain, read_piece
 
 MOST_RETRIES = 3
 MAX_ERROR = 1 << 16  # bytes kept of an answer that is no stream
+# Why a whole answer ends: OpenAI's reasons, TGI's (eos_token, stop_sequence), vLLM's repetition. Others, such as abort,
+# error and cancelled, say that it is not whole.
+WHOLE = {
+    "stop", "length", "tool_calls", "function_call", "content_filter", "eos", "eos_token", "stop_sequence", "repetition"
+}  # fmt: skip
 MAX_LIST = 1 << 24  # bytes of a list of models
 
 
@@ -27,6 +32,7 @@ class Record:
     event_ns      arrival of each event with a piece of the answer that is not empty
     state         "waiting", then "done", "failed" (see error), "stopped" by us when all was seen, or "interrupted"
     usage         (prompt tokens, completion tokens) as the server counted them, or None
+    cached        prompt tokens that it found in its prefix cache, as far as it says so
     """
 
     job: Job
@@ -39,6 +45,7 @@ class Record:
     error: str = ""
     finish: str = ""
     usage: tuple[int, int] | None = None
+    cached: int = 0
     note: str = ""
 
 
@@ -71,6 +78,8 @@ class StreamReceiver:
             self._text += data
         if not 200 <= self.status < 300:
             return False
+        if why := _compressed(self.headers):
+            raise RequestFailed(why)
         for event in self._events.feed(data):
             self._any_event = True
             if self._key and self._key in event.data:
@@ -81,6 +90,7 @@ class StreamReceiver:
                 self.heard_ns = at_ns
             record.finish = piece.finish or record.finish
             record.usage = piece.usage or record.usage
+            record.cached = piece.cached or record.cached
             if piece.done:
                 self._done = True
                 return True
@@ -102,22 +112,42 @@ class StreamReceiver:
 
     def finish(self) -> None:
         """RequestFailed unless the answer is whole and not empty."""
-        text = hidden(self._text.decode("utf-8", "replace"), self._key)
+        compressed = _compressed(self.headers)
+        text = compressed or hidden(self._text.decode("utf-8", "replace"), self._key)
         if 300 <= self.status < 400:
             to = plain(hidden(self.headers.get("location", "?"), self._key).partition("?")[0], 120)
             raise RequestFailed(f"HTTP {self.status}: redirected to {to}: give that address instead")
         if not 200 <= self.status < 300:
             raise RequestFailed(f"HTTP {self.status}: {error_message(text)}")
+        if not self._done and not self._any_event and not self._events.rest().strip().endswith(DONE):
+            raise RequestFailed(compressed or _no_stream(self.status, self.headers, text))
+        self._expect_whole(self._record)
+
+    def _expect_whole(self, record: Record) -> None:
         rest = self._events.rest().strip()
-        if not self._done and not rest.endswith(DONE):
-            if not self._any_event:
-                raise RequestFailed(_no_stream(self.status, self.headers, text))
-            if not self._record.finish:
-                where = "in the middle of an event" if rest else "without a finish reason or [DONE]"
-                raise RequestFailed(f"the stream ended before the answer did, {where}")
-            self._record.note = "ended without [DONE]"
-        if not self._record.event_ns:
-            raise RequestFailed(f"the answer is empty (finish reason: {self._record.finish or 'none'})")
+        done = self._done or rest.endswith(DONE)
+        got = f"{len(record.event_ns):,} events of {record.job.max_tokens:,} tokens"
+        if not record.finish and done:
+            raise RequestFailed(f"the stream says [DONE] without a finish reason, after {got}")
+        if not record.finish:
+            where = "in the middle of an event" if rest else "without a finish reason or [DONE]"
+            raise RequestFailed(f"the stream ended before the answer did, {where}")
+        if record.finish not in WHOLE:
+            raise RequestFailed(f"the answer ended with finish reason {record.finish!r}, after {got}")
+        if not record.event_ns:
+            raise RequestFailed(f"the answer is empty (finish reason: {record.finish})")
+        record.note = "" if done else "ended without [DONE]"
+
+
+def _compressed(headers: dict[str, str]) -> str:
+    """What is wrong with an answer that is compressed, although none was asked for; "" if it is not."""
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding in ("", "identity"):
+        return ""
+    return (
+        f"the answer is compressed ({plain(encoding, 20)}), although this client asks for none: switch that off at the "
+        "server, or at the proxy before it. A compressor holds events back"
+    )
 
 
 def _no_stream(status: int, headers: dict[str, str], text: str) -> str:
@@ -126,7 +156,7 @@ def _no_stream(status: int, headers: dict[str, str], text: str) -> str:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
-    if isinstance(found, dict) and found.get("error"):
+    if is_error(found):
         return f"HTTP {status}, but an error: {error_message(text)}"
     if isinstance(found, dict) and "choices" in found:
         return f"answered in one piece ({kind}): the server does not stream"
@@ -171,13 +201,13 @@ class _WholeReceiver:
 
     def __init__(self) -> None:
         self.heard_ns = time.perf_counter_ns()
-        self.status, self.text = 0, b""
+        self.status, self.headers, self.text = 0, {}, b""
 
     def connected(self, at_ns: int) -> None:
         self.heard_ns = at_ns
 
     def head(self, status: int, headers: dict[str, str]) -> None:
-        self.status = status
+        self.status, self.headers = status, headers
 
     def body(self, data: bytes, at_ns: int) -> bool:
         self.heard_ns = at_ns
@@ -190,6 +220,8 @@ async def first_model(endpoint: Endpoint, timeout_s: float) -> str:
     answer = _WholeReceiver()
     try:
         await exchange(endpoint, endpoint.request("GET", endpoint.models_path), answer, timeout_s)
+        if why := _compressed(answer.headers):
+            raise RequestFailed(why)
         if not 200 <= answer.status < 300:
             text = hidden(answer.text.decode("utf-8", "replace"), endpoint.api_key)
             raise RequestFailed(f"HTTP {answer.status}: {error_message(text)}")

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from course_lib.cost.linear import percentile
+QUICK_US = 1_000  # no server computes tokens of one stream at such distances for long
+AT_ONCE_US = 100  # nor any at these
+PERCENTILES = "interpolated linearly between neighbours, as by NumPy's default"
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,7 @@ class Stream:
     event_us   arrival of each event with a piece of the answer
     end_us     when nothing more was to come
     state      "done", "failed", "stopped" or "interrupted"
+    tokens     of the answer, as the server counts them; 0 if it does not, or the answer is not whole
     """
 
     name: str
@@ -27,6 +30,7 @@ class Stream:
     event_us: tuple[int, ...]
     end_us: int
     state: str
+    tokens: int = 0
 
     @property
     def ttft_us(self) -> int | None:
@@ -37,6 +41,17 @@ class Stream:
     def gap_us(self) -> list[int]:
         """Time from each event to the next."""
         return [after - before for before, after in pairwise(self.event_us)]
+
+    @property
+    def tpot_us(self) -> int | None:
+        """Time per output token after the first: (last event - first) / (tokens - 1), as vLLM's benchmark has it.
+
+        None if there is no second token. Where the server has counted none, each event is one.
+        """
+        tokens = self.tokens or len(self.event_us)
+        if tokens < 2 or len(self.event_us) < 2:
+            return None
+        return round((self.event_us[-1] - self.event_us[0]) / (tokens - 1))
 
     @property
     def prefill(self) -> tuple[int, int]:
@@ -114,22 +129,43 @@ def _shared_us(a: Wait, b: Wait) -> int:
     return max(min(a.end_us, b.end_us) - max(a.start_us, b.start_us), 0)
 
 
+def percentile(values: Sequence[int], percent: int) -> int:
+    """Interpolated linearly between two neighbours (NumPy's default, and so what vLLM's benchmark shows), rounded.
+
+    The simulator of the course, course_lib.cost, takes nearest rank instead: there each percentile is one of the gaps.
+    """
+    ordered = sorted(values)
+    place, rest = divmod((len(ordered) - 1) * percent, 100)
+    above = ordered[min(place + 1, len(ordered) - 1)]
+    return round(ordered[place] + (above - ordered[place]) * rest / 100)
+
+
 def spread(values: Sequence[int]) -> dict[str, int | None]:
-    """count, p50, p90, p99 (nearest rank) and max of some times; None where there are none."""
+    """count, p50, p90, p99 (see `percentile`) and max of some times; None where there are none."""
     names = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
     return {"count": len(values)} | {n: percentile(values, p) if values else None for n, p in names.items()}
 
 
 def came_at_once(stream: Stream) -> bool:
-    """Whether the answer was held back between the model and us: three events or more, one right after another.
+    """Whether the answer was held back between the model and us: three events or more, in no time beside the TTFT.
 
-    No two neighbours are a millisecond apart, and from first to last they took at most a twentieth of the TTFT.
+    Either no two neighbours are a millisecond apart and all took a twentieth of the TTFT at most; or three in four came
+    with the one before them, and all took a quarter of it: what was held may come in several pieces, and while this
+    client reads the pieces of one stream, those of another wait.
     """
-    gaps = stream.gap_us
-    return len(gaps) > 1 and max(gaps) < 1_000 and 20 * sum(gaps) <= (stream.ttft_us or 0)
+    gaps, ttft = stream.gap_us, stream.ttft_us or 0
+    if len(gaps) < 2:
+        return False
+    if max(gaps) < QUICK_US and 20 * sum(gaps) <= ttft:
+        return True
+    return 4 * _at_once(gaps) >= 3 * len(gaps) and 4 * sum(gaps) <= ttft
 
 
 def bunched(streams: Iterable[Stream]) -> tuple[int, int]:
     """(events that came together with the one before them, all gaps)."""
     gaps = [gap for stream in streams for gap in stream.gap_us]
-    return gaps.count(0), len(gaps)
+    return _at_once(gaps), len(gaps)
+
+
+def _at_once(gaps: Sequence[int]) -> int:
+    return sum(gap < AT_ONCE_US for gap in gaps)

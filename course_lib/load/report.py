@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from course_lib.load.client import Record
 from course_lib.load.measure import (
+    PERCENTILES,
     Stream,
     bunched,
     came_at_once,
@@ -26,6 +27,8 @@ MOST_ROWS = 24  # requests that the text lists
 def summary(run: Run, about: dict) -> dict:
     """All that was measured; times in whole microseconds from the start of the run. `about`: what was asked, and where.
 
+    percentiles   which kind p50, p90 and p99 are
+    tpot_us    each user's mean time per output token after the first
     itl_us     gaps between events of one stream: all; during a prefill; otherwise
     prefill    a wait for the first event: the long prompt's, or in a trace that of any request
     """
@@ -39,7 +42,9 @@ def summary(run: Run, about: dict) -> dict:
         "label": "measured",
         **about,
         "interrupted": run.interrupted,
+        "percentiles": PERCENTILES,
         "ttft_us": spread([s.ttft_us for s in users if s.ttft_us is not None]),
+        "tpot_us": spread([s.tpot_us for s in users if s.tpot_us is not None and s.state in ("done", "stopped")]),
         "itl_us": {
             "all": spread([wait.us for wait in gaps]),
             "during_prefill": spread(during),
@@ -88,6 +93,7 @@ def _request(run: Run, record: Record, stream: Stream) -> dict:
         "connect_us": (record.connected_ns[-1] - record.sent_ns[-1]) // 1_000 if same_try else None,
         "ttft_us": stream.ttft_us,
         "ttft_from_first_try_us": stream.event_us[0] - stream.first_sent_us if stream.event_us else None,
+        "tpot_us": stream.tpot_us,
         "end_us": stream.end_us,
         "event_us": list(stream.event_us),
         "gap_us": stream.gap_us,
@@ -97,17 +103,17 @@ def _request(run: Run, record: Record, stream: Stream) -> dict:
 def notes(run: Run, streams: Sequence[Stream], *, words: bool) -> list[str]:
     """What a reader must know before believing the numbers, most serious first. words: prompts were sent as text."""
     found = []
-    held = sum(map(came_at_once, streams))
+    held = [stream for stream in streams if came_at_once(stream)]
     if held:
         found.append(
-            f"{held} of {len(streams)} answers came all at once: something on the way holds the stream back (a proxy "
-            "that buffers?), or the server does not stream. Their gaps mean nothing."
+            f"{len(held)} of {len(streams)} answers came all at once: something on the way holds the stream back (a "
+            "proxy that buffers?), or the server does not stream. Their gaps mean nothing."
         )
-    together, gaps = bunched(streams)
-    if together * 10 > gaps and not held:
+    together, gaps = bunched(stream for stream in streams if stream not in held)
+    if together * 10 > gaps:
         found.append(
-            f"{together:,} of {gaps:,} events came together with the one before them: short gaps and percentiles "
-            "mean little; the longest gaps stand."
+            f"{together:,} of {gaps:,} events came together with the one before them (a proxy that passes them on in "
+            "pieces?): short gaps and percentiles mean little; the longest gaps stand."
         )
     longest = max((wait.us for stream in streams for wait in waits(stream)), default=0)
     if 4 * run.late_ns // 1_000 > longest:
@@ -118,7 +124,13 @@ def notes(run: Run, streams: Sequence[Stream], *, words: bool) -> list[str]:
     found += _about_the_prompt(run, streams, words)
     per_event = _tokens_per_event(run.records)
     if per_event is not None and not 0.9 < per_event < 1.1:
-        found.append(f"one event carries {per_event:g} tokens on average: gaps are between events, not tokens.")
+        found.append(
+            f"one event carries {per_event:g} tokens on average: gaps are between events, not tokens, and so is the "
+            "TPOT of a stream that was stopped."
+        )
+    short = [r for r in run.records if r.finish == "length" and r.usage and r.usage[1] < r.job.max_tokens]
+    if short:
+        found.append(f"{len(short)} answers ended with `length` before their max_tokens: the server has a lower limit.")
     retried = sum(len(record.sent_ns) > 1 for record in run.records)
     if retried:
         found.append(f"{retried} requests were sent again because the server was busy; TTFT counts from the last try.")
@@ -149,6 +161,11 @@ def _about_the_prompt(run: Run, streams: Sequence[Stream], words: bool) -> list[
     about_words = "A word is a token only in large vocabularies; --token-ids is exact."
     if record.usage and not 0.9 * asked <= record.usage[0] <= 1.1 * asked:
         found.append(f"the server counts {record.usage[0]:,} tokens in the prompt; {asked:,} were meant. {about_words}")
+    if 10 * record.cached > asked:
+        found.append(
+            f"the server had {record.cached:,} tokens of the prompt in its prefix cache: its TTFT is not that of a new "
+            "prompt. Give another --seed."
+        )
     if words and record.status[-1:] == [400]:
         found.append(f"the prompt was sent as {asked:,} words and refused. {about_words}")
     return found
@@ -179,11 +196,13 @@ def text(found: dict, streams: Sequence[Stream], *, ascii_only: bool) -> str:
     head = f"\n{'ms, measured':44}{'count':>7}{'p50':>9}{'p90':>9}{'p99':>9}{'max':>9}"
     table = [
         ("TTFT of the users", found["ttft_us"]),
+        ("time per output token of each user (TPOT)", found["tpot_us"]),
         ("gaps between events (ITL)", found["itl_us"]["all"]),
         (f"  {when}", found["itl_us"]["during_prefill"]),
         ("  otherwise", found["itl_us"]["otherwise"]),
     ]
     out += [head, *(f"{name:44}{row['count']:7,}{''.join(_cells(row))}" for name, row in table)]
+    out.append(f"(P50, P90, P99: {found['percentiles']})")
     if long and long["ttft_us"] is not None:
         tokens = long["usage"]["prompt_tokens"] if long["usage"] else long["prompt_tokens_asked"]
         per_s = tokens * 1_000_000 // max(long["ttft_us"], 1)

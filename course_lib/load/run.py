@@ -49,6 +49,7 @@ class Run:
             tuple(map(self.us, record.event_ns)),
             self.us(record.end_ns or self.ended_ns),
             record.state,
+            record.usage[1] if record.usage and record.state == "done" else 0,
         )
 
 

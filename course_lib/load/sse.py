@@ -2,7 +2,8 @@
 
 The format is the HTML standard's (html.spec.whatwg.org, "Server-sent events"): lines end with CR LF, LF or CR; a
 blank line ends an event; a line that starts with a colon is a comment; several `data` lines of one event are joined
-by LF; an event that no blank line has ended is dropped.
+by LF; an event that no blank line has ended is dropped. One thing is read that the standard does not have: llama.cpp
+wrote an error as a line `error: {...}` (tools/server, up to 2025), which counts here as data of an event "error".
 """
 
 import json
@@ -73,6 +74,9 @@ class EventParser:
         field, _, value = line.partition(b":")
         if field == b"data":
             self._data.append(value.removeprefix(b" "))
+        elif field == b"error":
+            self._data.append(value.removeprefix(b" "))
+            self._name = field
         elif field == b"event":
             self._name = value.removeprefix(b" ")
 
@@ -84,12 +88,14 @@ class Piece(NamedTuple):
     finish    the finish reason, "" if it has none
     usage     (prompt tokens, completion tokens) as the server counts them; None if it does not, or says what cannot be
     done      it is the end of the stream, [DONE]
+    cached    prompt tokens that the server found in its prefix cache, as far as it says so
     """
 
     content: bool = False
     finish: str = ""
     usage: tuple[int, int] | None = None
     done: bool = False
+    cached: int = 0
 
 
 def read_piece(event: SseEvent) -> Piece:
@@ -103,7 +109,7 @@ def read_piece(event: SseEvent) -> Piece:
         chunk = json.loads(event.data)
     except (ValueError, RecursionError):
         chunk = None
-    if event.name == "error" or (isinstance(chunk, dict) and chunk.get("error")):
+    if event.name == "error" or is_error(chunk):
         raise RequestFailed(f"the server says in the stream: {error_message(event.data)}")
     if not isinstance(chunk, dict):
         raise RequestFailed(f"an event is not a JSON object: {plain(event.data, 60)}")
@@ -117,7 +123,21 @@ def read_piece(event: SseEvent) -> Piece:
                 (choice.get("text"), delta.get("content"), delta.get("reasoning_content"), delta.get("reasoning"))
             )
             finish = finish or plain(str(choice.get("finish_reason") or ""), 40)
-    return Piece(content, finish, _usage(chunk.get("usage")))
+    return Piece(content, finish, _usage(chunk.get("usage")), cached=_cached(chunk.get("usage")))
+
+
+def is_error(said: object) -> bool:
+    """Whether a JSON value is one of the ways in which servers tell an error.
+
+    {"error": ...} (OpenAI, vLLM), {"object": "error", "message": ...} (older vLLM, SGLang), {"code": 500, "message":
+    ...} and {"detail": ...} (gateways, FastAPI): the last two only if it has neither choices nor usage.
+    """
+    if not isinstance(said, dict):
+        return False
+    if said.get("error") or "error" in (said.get("object"), said.get("type")):
+        return True
+    answers = "choices" in said or "usage" in said
+    return not answers and bool(said.get("message") or said.get("detail") or said.get("code"))
 
 
 def error_message(body: str) -> str:
@@ -143,3 +163,9 @@ def _usage(usage: object) -> tuple[int, int] | None:
         return None
     counts = (usage.get("prompt_tokens"), usage.get("completion_tokens") or 0)
     return counts if all(type(n) is int and 0 <= n <= MAX_COUNT for n in counts) else None
+
+
+def _cached(usage: object) -> int:
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+    count = details.get("cached_tokens") if isinstance(details, dict) else None
+    return count if type(count) is int and 0 <= count <= MAX_COUNT else 0

@@ -8,16 +8,19 @@ import asyncio
 import logging
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from course_lib.cli import UserError
 from course_lib.serve.engine_loop import EngineLoop, Ticket, TokenEvent
+from course_lib.serve.guard import JSON, KnownHosts, length, refuse
 from course_lib.serve.protocol import DONE, CompletionWriter, Limits, Refusal, Usage, Wanted, models, parse
 from course_lib.serve.texts import Texts
 
+LAST_STEP = 2  # seconds that an ending server waits for the step that is being computed
+
 log = logging.getLogger(__name__)
-JSON = [(b"content-type", b"application/json")]
 STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
@@ -26,6 +29,8 @@ class Service:
     """What the endpoints share.
 
     model     the name that clients ask for
+    root      where the model, and so its tokenizer, is found; "" where that is its name only
+    hosts     names beside localhost by which clients may ask for this server: see guard.KnownHosts
     started   when, in seconds since 1970
     """
 
@@ -33,6 +38,8 @@ class Service:
     texts: Texts
     limits: Limits
     model: str
+    root: str = ""
+    hosts: Sequence[str] = ()
     started: float = field(default_factory=time.time)
 
     def writer(self, wanted: Wanted) -> CompletionWriter:
@@ -89,14 +96,17 @@ class Completions:
             wanted = parse(body, model=service.model, texts=service.texts, limits=service.limits)
             service.expect_room(len(wanted.prompts))
             events: asyncio.Queue = asyncio.Queue()
-            tickets = [Ticket(i, ids, wanted.options(), events) for i, ids in enumerate(wanted.prompts)]
+            tickets = [
+                Ticket(i, ids, wanted.options(i, secrets.randbits(63)), events) for i, ids in enumerate(wanted.prompts)
+            ]
             service.submit(tickets)
         except Refusal as refusal:
-            return await _refuse(send, refusal)
+            return await refuse(send, refusal)
         watch = asyncio.create_task(_watch(receive, events))
+        scope.setdefault("state", {})["comments"] = wanted.stream  # a comment may be put between the events
         try:
             answer = _stream if wanted.stream else _whole
-            await answer(send, events, tickets, service.writer(wanted))
+            await answer(send, events, tickets, service.writer(wanted), wanted.n)
         finally:
             watch.cancel()
             for ticket in tickets:
@@ -145,9 +155,11 @@ async def _events(events: asyncio.Queue, tickets: list[Ticket]):
         yield batch
 
 
-def _usage(tickets: list[Ticket]) -> Usage:
+def _usage(tickets: list[Ticket], n: int) -> Usage:
+    """A prompt counts once, however many answers it gets."""
+    once = tickets[::n]
     return Usage(
-        sum(len(t.prompt) for t in tickets), sum(len(t.generated) for t in tickets), sum(t.cached or 0 for t in tickets)
+        sum(len(t.prompt) for t in once), sum(len(t.generated) for t in tickets), sum(t.cached or 0 for t in once)
     )
 
 
@@ -157,7 +169,7 @@ def _failure(event: TokenEvent) -> Refusal | None:
     return Refusal(status, f"No answer: {event.error}.", code=f"engine_{event.finish_reason}") if status else None
 
 
-async def _stream(send, events: asyncio.Queue, tickets: list[Ticket], writer: CompletionWriter) -> None:
+async def _stream(send, events: asyncio.Queue, tickets: list[Ticket], writer: CompletionWriter, n: int) -> None:
     """An event for each token. After the failure of one prompt, those of the others still come."""
     await send({"type": "http.response.start", "status": 200, "headers": STREAM})
     failed = False
@@ -172,32 +184,21 @@ async def _stream(send, events: asyncio.Queue, tickets: list[Ticket], writer: Co
                 out.append(failure.event())
                 failed = True
         await send({"type": "http.response.body", "body": b"".join(out), "more_body": True})
-    last = DONE if failed else writer.last_events(_usage(tickets))
+    last = DONE if failed else writer.last_events(_usage(tickets, n))
     await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
-async def _whole(send, events: asyncio.Queue, tickets: list[Ticket], writer: CompletionWriter) -> None:
+async def _whole(send, events: asyncio.Queue, tickets: list[Ticket], writer: CompletionWriter, n: int) -> None:
     reasons = [""] * len(tickets)
     async for batch in _events(events, tickets):
         if batch is None:
             return
         for event in batch:
             if failure := _failure(event):
-                return await _refuse(send, failure)
+                return await refuse(send, failure)
             reasons[event.index] = event.finish_reason
-    body = writer.whole([t.generated for t in tickets], reasons, _usage(tickets))
-    await send({"type": "http.response.start", "status": 200, "headers": [*JSON, _length(body)]})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-def _length(body: bytes) -> tuple[bytes, bytes]:
-    return b"content-length", str(len(body)).encode()
-
-
-async def _refuse(send, refusal: Refusal) -> None:
-    body = refusal.body()
-    headers = [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": [*JSON, _length(body), *headers]})
+    body = writer.whole([t.generated for t in tickets], reasons, _usage(tickets, n))
+    await send({"type": "http.response.start", "status": 200, "headers": [*JSON, length(body)]})
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
@@ -215,7 +216,7 @@ def make_app(service: Service):
         return JSONResponse(service.health(), 503 if service.engine_loop.why_dead else 200)
 
     async def list_models(request):
-        body = models(service.model, int(service.started), service.limits.max_model_len)
+        body = models(service.model, service.root or service.model, int(service.started), service.limits.max_model_len)
         return Response(body, media_type="application/json")
 
     async def http_error(request, error):
@@ -232,7 +233,7 @@ def make_app(service: Service):
         service.engine_loop.start(asyncio.get_running_loop())
         yield
         service.engine_loop.stop()
-        await asyncio.to_thread(service.engine_loop.join)
+        await asyncio.to_thread(service.engine_loop.join, LAST_STEP)
 
     routes = [
         Route("/v1/completions", Completions(service), methods=["POST"]),
@@ -241,4 +242,4 @@ def make_app(service: Service):
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: http_error, Exception: bug}, lifespan=lifespan)
     app.router.redirect_slashes = False
-    return app
+    return KnownHosts(app, service.hosts)

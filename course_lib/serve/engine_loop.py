@@ -21,6 +21,7 @@ from course_lib.schedule.request import Request
 from course_lib.schedule.step_record import StepRecord
 
 log = logging.getLogger(__name__)
+ENDING = "the server is shutting down"
 
 
 class TokenEvent(NamedTuple):
@@ -117,16 +118,27 @@ class EngineLoop:
             self._commands.put(("abort", ticket))
 
     def stop(self) -> None:
-        """End every ticket when the present step ends, then the thread. Does not wait for that: see `join`."""
+        """End every ticket now, with an error, and the thread when the present step ends: see `join`."""
+        with self._closing:
+            if self._thread is None or self.why_dead:
+                return
+            self.why_dead = ENDING
         self._commands.put(("stop", None))
+        self._call(self._end_open)
 
-    def join(self) -> None:
-        """Wait for the end of the thread."""
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the end of the thread, at most so many seconds; False if it still computes a step then."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout)
+        return self._thread is None or not self._thread.is_alive()
+
+    def _end_open(self) -> None:
+        self._deliver([(ticket, TokenEvent(ticket.index, None, "unavailable", ENDING)) for ticket in self.open])
 
     def _deliver(self, events: list[tuple[Ticket, TokenEvent]]) -> None:
         for ticket, event in events:
+            if ticket not in self.open:  # it was ended by `stop`
+                continue
             if event.finish_reason:
                 self.open.discard(ticket)
             ticket.events.put_nowait(event)
@@ -138,7 +150,7 @@ class EngineLoop:
         try:
             while self._turn():
                 pass
-            why = "the server is shutting down"
+            why = ENDING
         except BaseException:
             self.crashed = True
             log.exception("the engine's thread has died")
@@ -299,7 +311,11 @@ class EngineLoop:
         """Hand over what there is, with one wake-up of the event loop."""
         if self._out:
             events, self._out = self._out, []
-            try:
-                self._loop.call_soon_threadsafe(self._deliver, events)
-            except RuntimeError:  # the event loop is closed, and with it every connection
-                pass
+            self._call(self._deliver, events)
+
+    def _call(self, function, *args) -> None:
+        """Have the event loop call it."""
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:  # the event loop is closed, and with it every connection
+            pass

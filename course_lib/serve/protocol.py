@@ -16,13 +16,13 @@ _SEEDS = range(-(2**63), 2**63)  # vLLM's: a 64-bit integer
 
 # Known fields that change an answer, and the only values that can be honoured here; null always can.
 _ONLY: dict[str, tuple] = {
-    "n": (1,), "best_of": (1,), "echo": (False,), "suffix": ("",), "logprobs": (), "prompt_logprobs": (),
+    "echo": (False,), "suffix": ("",), "logprobs": (), "prompt_logprobs": (),
     "top_p": (1,), "top_k": (0, -1), "min_p": (0,), "min_tokens": (0,), "use_beam_search": (False,),
     "presence_penalty": (0,), "frequency_penalty": (0,), "repetition_penalty": (1,), "length_penalty": (1,),
     "logit_bias": ({},), "allowed_token_ids": (), "bad_words": ([],), "stop": ("", []), "prompt_embeds": (),
     "truncate_prompt_tokens": (), "response_format": ({"type": "text"},), "structured_outputs": (), "priority": (0,),
 }  # fmt: skip
-_ADVICE = {"stop": " Give stop_token_ids.", "n": " Send several prompts.", "best_of": " Send several prompts."}
+_ADVICE = {"stop": " Give stop_token_ids."}
 
 
 class Refusal(Exception):
@@ -69,22 +69,33 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A request that can be served: `prompts` in token ids, one answer for each."""
+    """A request that can be served: `prompts` in token ids, one answer for each.
+
+    n      each prompt of the body stands there so often, one behind the other
+    seed   None when the client gave none
+    """
 
     prompts: list[list[int]]
+    n: int
     max_tokens: int
     temperature: float
-    seed: int
+    seed: int | None
     stop_token_ids: list[int]
     cache_salt: str
     stream: bool
     include_usage: bool
+    continuous_usage: bool
     return_token_ids: bool
 
-    def options(self) -> dict:
-        """Arguments of Engine.add_request."""
+    def options(self, index: int, drawn_seed: int) -> dict:
+        """Arguments of Engine.add_request for prompt `index`.
+
+        drawn_seed   a seed that no other prompt has, for a client that gave none: equal prompts then get different
+                     answers. With a seed they get equal ones, and of n answers the k-th has seed + k, as in vLLM.
+        """
+        seed = drawn_seed if self.seed is None else self.seed + index % self.n
         return {
-            "max_tokens": self.max_tokens, "temperature": self.temperature, "seed": self.seed,
+            "max_tokens": self.max_tokens, "temperature": self.temperature, "seed": seed,
             "stop_token_ids": self.stop_token_ids, "salt": self.cache_salt,
         }  # fmt: skip
 
@@ -100,7 +111,9 @@ def parse(body: bytes, *, model: str, texts: Texts, limits: Limits) -> Wanted:
     _expect_model(fields.get("model"), model)
     for name, values in _ONLY.items():
         _expect_one_of(fields.get(name), name, values)
-    stream, include_usage = _flag(fields, "stream"), _include_usage(fields)
+    stream, (include_usage, continuous_usage) = _flag(fields, "stream"), _usage_options(fields)
+    n = _whole(fields, "n", 1, range(1, limits.max_requests + 1))
+    _expect_one_of(fields.get("best_of"), "best_of", (n,))
     temperature = fields.get("temperature")
     if temperature is None:
         temperature = 1
@@ -111,14 +124,16 @@ def parse(body: bytes, *, model: str, texts: Texts, limits: Limits) -> Wanted:
         raise _wrong("cache_salt", salt, "a text that is not empty")
     max_tokens = _whole(fields, "max_tokens", 16, range(1, limits.max_tokens + 1))
     return Wanted(
-        prompts=_prompts(fields.get("prompt"), texts, limits, max_tokens),
+        prompts=_prompts(fields.get("prompt"), n, texts, limits, max_tokens),
+        n=n,
         max_tokens=max_tokens,
         temperature=float(temperature),
-        seed=_whole(fields, "seed", 0, _SEEDS),
+        seed=_whole(fields, "seed", None, _SEEDS),
         stop_token_ids=_stop_token_ids(fields.get("stop_token_ids"), texts),
         cache_salt=salt or "",
         stream=stream,
         include_usage=include_usage,
+        continuous_usage=continuous_usage,
         return_token_ids=_flag(fields, "return_token_ids"),
     )
 
@@ -156,63 +171,79 @@ def _flag(fields: dict, name: str) -> bool:
     return bool(value)
 
 
-def _whole(fields: dict, name: str, default: int, allowed: range) -> int:
+def _whole(fields: dict, name: str, default: int | None, allowed: range) -> int | None:
     value = fields.get(name)
     if value is None:
-        return min(default, allowed[-1])
+        return default if default is None else min(default, allowed[-1])
     if type(value) is not int or value not in allowed:
         raise _wrong(name, value, f"a whole number from {allowed[0]} to {allowed[-1]}")
     return value
 
 
-def _include_usage(fields: dict) -> bool:
+def _usage_options(fields: dict) -> tuple[bool, bool]:
+    """Whether the usage comes last, and whether it comes with every event; vLLM wants the first for the second."""
     options = fields.get("stream_options")
     if options is None:
-        return False
+        return False, False
     if not isinstance(options, dict):
         raise _wrong("stream_options", options, "an object")
     if not fields.get("stream"):
         raise Refusal(400, "stream_options are only for stream=true.", param="stream_options")
-    _expect_one_of(options.get("continuous_usage_stats"), "continuous_usage_stats", (False,))
-    return _flag(options, "include_usage")
+    last, continuous = _flag(options, "include_usage"), _flag(options, "continuous_usage_stats")
+    return last, last and continuous
 
 
 def _stop_token_ids(value, texts: Texts) -> list[int]:
     if value is None:
         return []
-    if not _are_token_ids(value, texts):
+    if not isinstance(value, list):
         raise _wrong("stop_token_ids", value, f"a list of token ids from 0 to {len(texts.pieces) - 1}")
+    return _token_ids(value, "stop_token_ids", texts)
+
+
+def _token_ids(value: list, name: str, texts: Texts) -> list[int]:
+    """The list itself. Refusal, which names the first that is no token id."""
+    last = len(texts.pieces) - 1
+    for place, token in enumerate(value):
+        if type(token) is not int or not 0 <= token <= last:
+            what = f"{name}[{place}] is {_show(token)}, expected a token id from 0 to {last}."
+            raise Refusal(400, what, param=name.partition("[")[0])
     return value
 
 
-def _are_token_ids(value, texts: Texts) -> bool:
-    last = len(texts.pieces) - 1
-    return isinstance(value, list) and all(type(token) is int and 0 <= token <= last for token in value)
-
-
-def _prompts(value, texts: Texts, limits: Limits, max_tokens: int) -> list[list[int]]:
-    """One prompt, or a list of several, in token ids."""
+def _prompts(value, n: int, texts: Texts, limits: Limits, max_tokens: int) -> list[list[int]]:
+    """One prompt, or a list of several, in token ids; each n times."""
     if value is None:
         raise Refusal(400, "There is no prompt: give a text or a list of token ids.", param="prompt")
     several = isinstance(value, list) and value and isinstance(value[0], (str, list))
     given = value if several else [value]
-    if len(given) > limits.max_requests:
-        what = f"{len(given)} prompts in one request; this server takes {limits.max_requests} at most, of all clients."
-        raise Refusal(400, what, param="prompt")
-    return [_prompt(prompt, texts, limits, max_tokens) for prompt in given]
+    if len(given) * n > limits.max_requests:
+        times = f" with n={n}" if n > 1 else ""
+        what = (
+            f"{len(given)} prompts{times} in one request; this server takes {limits.max_requests} at most, of all "
+            "clients."
+        )
+        raise Refusal(400, what, param="n" if n > 1 else "prompt")
+    names = [f"prompt[{place}]" for place in range(len(given))] if several else ["prompt"]
+    read = [_prompt(prompt, name, texts, limits, max_tokens) for prompt, name in zip(given, names)]
+    return [ids for ids in read for _ in range(n)]
 
 
-def _prompt(value, texts: Texts, limits: Limits, max_tokens: int) -> list[int]:
+def _prompt(value, name: str, texts: Texts, limits: Limits, max_tokens: int) -> list[int]:
     if isinstance(value, str):
         try:
             ids = texts.encode(value)
         except ValueError as error:
             raise Refusal(400, f"The prompt cannot be read: {error}", param="prompt") from None
-    elif _are_token_ids(value, texts):
-        ids = value
+    elif isinstance(value, list):
+        ids = _token_ids(value, name, texts)
     else:
         last = len(texts.pieces) - 1
-        raise _wrong("prompt", value, f"a text, a list of token ids from 0 to {last}, or a list of several of either")
+        what = (
+            f"{name} is {_show(value)}, expected a text, a list of token ids from 0 to {last}, or a list of several "
+            "of either."
+        )
+        raise Refusal(400, what, param="prompt")
     if not ids:
         raise Refusal(400, "The prompt is empty: at least one token is needed.", param="prompt")
     if len(ids) + max_tokens > limits.max_model_len:
@@ -247,21 +278,29 @@ class CompletionWriter:
         self._head = {"id": id, "object": "text_completion", "created": created, "model": model}
         self._start = f"data: {json.dumps(self._head)[:-1]}, " + '"choices": [{"index": '
         self._end = '], "usage": null}\n\n' if wanted.include_usage else "]}\n\n"
-        self._shown: set[int] = set()  # prompts of which the token ids were sent
+        self._sent = [0] * len(wanted.prompts)  # tokens of each answer
 
     def event(self, index: int, token: int, finish_reason: str = "") -> bytes:
         """The event of one token of prompt `index`; put together by hand, because there is one for every token."""
+        self._sent[index] += 1
         reason = f'"{finish_reason}"' if finish_reason else "null"
         ids = self._ids(index, token) if self._wanted.return_token_ids else ""
         text = json.dumps(self._texts.pieces[token])
+        end = self._end
+        if self._wanted.continuous_usage:
+            end = f'], "usage": {json.dumps(self._usage(index))}}}\n\n'
         return (
-            f'{self._start}{index}, "text": {text}, "logprobs": null, "finish_reason": {reason}{ids}}}{self._end}'
+            f'{self._start}{index}, "text": {text}, "logprobs": null, "finish_reason": {reason}{ids}}}{end}'
         ).encode()
+
+    def _usage(self, index: int) -> dict:
+        """Of one prompt, so far; vLLM's has no details here either."""
+        prompt, completion = len(self._wanted.prompts[index]), self._sent[index]
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
     def _ids(self, index: int, token: int) -> str:
         prompt = ""
-        if index not in self._shown:  # in the prompt's first event, as in vLLM
-            self._shown.add(index)
+        if self._sent[index] == 1:  # in the prompt's first event, as in vLLM
             prompt = f', "prompt_token_ids": {self._wanted.prompts[index]}'
         return f'{prompt}, "token_ids": [{token}]'
 
@@ -283,7 +322,10 @@ class CompletionWriter:
         return json.dumps({**self._head, "choices": choices, "usage": usage.as_dict()}).encode()
 
 
-def models(name: str, created: int, max_model_len: int) -> bytes:
-    """The answer to GET /v1/models."""
-    card = {"id": name, "object": "model", "created": created, "owned_by": "course_lib", "max_model_len": max_model_len}
+def models(name: str, root: str, created: int, max_model_len: int) -> bytes:
+    """The answer to GET /v1/models. `root` is vLLM's: where a client finds the tokenizer, if there is one."""
+    card = {
+        "id": name, "object": "model", "created": created, "owned_by": "course_lib", "root": root, "parent": None,
+        "max_model_len": max_model_len, "permission": [],
+    }  # fmt: skip
     return json.dumps({"object": "list", "data": [card]}).encode()
