@@ -224,8 +224,9 @@ def object_of(event: bytes) -> dict:
 def test_an_event_is_what_json_would_have_written(token, reason):
     choice = {"index": 2, "text": TEXTS.pieces[token], "logprobs": None, "finish_reason": reason or None}
     head = {"id": "cmpl-1", "object": "text_completion", "created": 7, "model": 't"i'}
-    assert object_of(answer({}).event(2, token, reason)) == {**head, "choices": [choice]}
-    with_usage = answer({"stream": True, "stream_options": {"include_usage": True}})
+    three = {"prompt": [[1], [2], [3]]}
+    assert object_of(answer(three).event(2, token, reason)) == {**head, "choices": [choice]}
+    with_usage = answer({**three, "stream": True, "stream_options": {"include_usage": True}})
     assert object_of(with_usage.event(2, token, reason)) == {**head, "choices": [choice], "usage": None}
     assert Completion.model_validate(object_of(with_usage.event(2, token, "length"))).choices[0].text
 

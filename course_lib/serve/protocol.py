@@ -115,7 +115,10 @@ def parse(body: bytes, *, model: str, texts: Texts, limits: Limits) -> Wanted:
         max_tokens=max_tokens,
         temperature=float(temperature),
         seed=_whole(fields, "seed", 0, _SEEDS),
-        stop_token_ids=_stop_token_ids(fields.get("stop_token_ids"), texts),
+        stop_token_ids=[
+            *_stop_token_ids(fields.get("stop_token_ids"), texts),
+            *(() if _flag(fields, "ignore_eos") else texts.end),
+        ],
         cache_salt=salt or "",
         stream=stream,
         include_usage=include_usage,
@@ -181,12 +184,12 @@ def _stop_token_ids(value, texts: Texts) -> list[int]:
     if value is None:
         return []
     if not _are_token_ids(value, texts):
-        raise _wrong("stop_token_ids", value, f"a list of token ids from 0 to {len(texts.pieces) - 1}")
+        raise _wrong("stop_token_ids", value, f"a list of token ids from 0 to {texts.vocab_size - 1}")
     return value
 
 
 def _are_token_ids(value, texts: Texts) -> bool:
-    last = len(texts.pieces) - 1
+    last = texts.vocab_size - 1
     return isinstance(value, list) and all(type(token) is int and 0 <= token <= last for token in value)
 
 
@@ -211,7 +214,7 @@ def _prompt(value, texts: Texts, limits: Limits, max_tokens: int) -> list[int]:
     elif _are_token_ids(value, texts):
         ids = value
     else:
-        last = len(texts.pieces) - 1
+        last = texts.vocab_size - 1
         raise _wrong("prompt", value, f"a text, a list of token ids from 0 to {last}, or a list of several of either")
     if not ids:
         raise Refusal(400, "The prompt is empty: at least one token is needed.", param="prompt")
@@ -244,6 +247,7 @@ class CompletionWriter:
 
     def __init__(self, wanted: Wanted, texts: Texts, *, id: str, created: int, model: str):
         self._wanted, self._texts = wanted, texts
+        self._read = [texts.reader(prompt) for prompt in wanted.prompts]
         self._head = {"id": id, "object": "text_completion", "created": created, "model": model}
         self._start = f"data: {json.dumps(self._head)[:-1]}, " + '"choices": [{"index": '
         self._end = '], "usage": null}\n\n' if wanted.include_usage else "]}\n\n"
@@ -253,7 +257,7 @@ class CompletionWriter:
         """The event of one token of prompt `index`; put together by hand, because there is one for every token."""
         reason = f'"{finish_reason}"' if finish_reason else "null"
         ids = self._ids(index, token) if self._wanted.return_token_ids else ""
-        text = json.dumps(self._texts.pieces[token])
+        text = json.dumps(self._read[index](token, bool(finish_reason)))
         return (
             f'{self._start}{index}, "text": {text}, "logprobs": null, "finish_reason": {reason}{ids}}}{self._end}'
         ).encode()
@@ -275,7 +279,8 @@ class CompletionWriter:
         """The answer that is not streamed: tokens and why they end, for each prompt."""
         choices = []
         for index, (ids, reason) in enumerate(zip(tokens, finish_reasons)):
-            text = "".join(self._texts.pieces[token] for token in ids)
+            read = self._texts.reader(self._wanted.prompts[index])
+            text = "".join(read(token, place == len(ids)) for place, token in enumerate(ids, 1))
             choice = {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
             if self._wanted.return_token_ids:
                 choice |= {"prompt_token_ids": self._wanted.prompts[index], "token_ids": list(ids)}
