@@ -598,7 +598,7 @@ explore_changed_rows()
 #
 # Your `prefill` and your `KVCache` work for any model of this shape, a trained one too. The cell computes a prompt in
 # chunks of 2 tokens with your code and lets the model go on. In `exact` a token of a model with 135 million weights
-# takes some tenths of a second.
+# takes about a second.
 
 # %% id="real"
 from course_lib.lessons.real_model import real_model

@@ -228,6 +228,17 @@ def test_chunks_leave_the_bits_of_one_pass_in_every_family(oracle, kind, arith, 
         assert prefill(model, ids, sizes, hit=hit, block_size=5, beside=beside).equals(whole), (sizes, hit)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("arith", ["tile", "exact"])
+@pytest.mark.parametrize("kind", ["Llama 3.2", "Qwen2", "Qwen3"])
+def test_in_16_bits_every_family_stays_near_and_keeps_its_bits_in_chunks(oracle, kind, arith, dtype):
+    hf = oracle(kind)
+    model, ids = load_model(hf.folder, backend="torch", arith=arith, dtype=dtype), hf.prompt(60)
+    whole = one_pass(model, ids)
+    assert hf.distance(whole, 60) < close(arith, dtype)
+    assert prefill(model, ids, [1, 30, 9], hit=20, block_size=5).equals(whole)
+
+
 @pytest.mark.parametrize("saved", ["sharded", "bfloat16"])
 @pytest.mark.parametrize("kind", ["Llama 3.2", "Qwen2", "Qwen3"])
 def test_every_family_is_read_from_shards_and_from_16_bits(oracle, kind, saved):

@@ -10,6 +10,7 @@ import secrets
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from course_lib.cli import UserError
 from course_lib.serve.engine_loop import EngineLoop, Ticket, TokenEvent
@@ -86,7 +87,9 @@ class Completions:
             body = await _body(scope, receive, service.limits.max_body)
             if body is None:
                 return  # the client went
-            wanted = parse(body, model=service.model, texts=service.texts, limits=service.limits)
+            parsed = partial(parse, body, model=service.model, texts=service.texts, limits=service.limits)
+            # a tokenizer may take a second for a megabyte, which no stream shall wait for
+            wanted = await asyncio.to_thread(parsed) if len(body) > 2**16 else parsed()
             service.expect_room(len(wanted.prompts))
             events: asyncio.Queue = asyncio.Queue()
             tickets = [Ticket(i, ids, wanted.options(), events) for i, ids in enumerate(wanted.prompts)]
