@@ -74,8 +74,7 @@ class Engine:
             raise ValueError(f"token id {bad[0]} is not in the vocabulary 0 .. {self.model.config.vocab_size - 1}.")
         if len(ids) + max_tokens - 1 > self.model.max_model_len:
             raise ValueError(
-                f"{len(ids)} tokens and {max_tokens} more can never finish: the model, in {self.model.arith.name} "
-                f"arithmetic, attends over {self.model.max_model_len} tokens at most."
+                f"{len(ids)} tokens and {max_tokens} more can never finish: {self.model.why_no_longer}"
             )
         if not 0 <= temperature < float("inf"):
             raise ValueError(f"temperature={temperature}; give 0 for greedy, or a positive number.")

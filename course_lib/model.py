@@ -76,12 +76,20 @@ class Model:
         for name in ("qkv", "o", "gate_up", "down") if arith == "tile" else ():
             for problem in check_matmul(self.layers[0][name]):
                 warnings.warn(f"tile arithmetic is not bit-identical here. {problem}", stacklevel=2)
-        self._rope = RopeTable(config.head_dim, config.rope_theta, self.embedding)
+        self._rope = RopeTable(config.head_dim, config.rope_theta, self.embedding, config.rope_scaling)
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of one request at most: what the arithmetic's bounds and the RoPE table cover."""
-        return MAX_KEYS if self.arith.name == "exact" else int(MAX_ANGLE)
+        """Tokens of one request at most: what the model was made for, and its arithmetic and the RoPE table cover."""
+        covered = MAX_KEYS if self.arith.name == "exact" else int(MAX_ANGLE)
+        return min(covered, self.config.max_position_embeddings or covered)
+
+    @property
+    def why_no_longer(self) -> str:
+        """Where max_model_len comes from, in a sentence."""
+        if self.max_model_len == self.config.max_position_embeddings:
+            return f"the model was made for {self.max_model_len} tokens (max_position_embeddings in its config.json)."
+        return f"the model, in {self.arith.name} arithmetic, attends over {self.max_model_len} tokens at most."
 
     def with_arithmetic(self, name: str) -> "Model":
         """The same weights in another arithmetic."""
@@ -153,7 +161,13 @@ class Model:
         q_end, k_end = c.q_heads * c.head_dim, (c.q_heads + c.kv_heads) * c.head_dim
 
         def project(rows):
-            return matmul(self._norm(rows, w["attention_norm"]), w["qkv"])
+            qkv = matmul(self._norm(rows, w["attention_norm"]), w["qkv"])
+            if c.qkv_bias:
+                qkv = qkv + w["qkv_bias"]
+            if c.qk_norm:
+                qkv[..., :q_end] = self._norm_heads(qkv[..., :q_end], w["q_norm"])
+                qkv[..., q_end:k_end] = self._norm_heads(qkv[..., q_end:k_end], w["k_norm"])
+            return qkv
 
         def output(rows):
             return matmul(rows, w["o"])
@@ -173,6 +187,10 @@ class Model:
 
     def _norm(self, x, gain):
         return self.arith.rms_norm(x, gain, self.config.rms_norm_eps)
+
+    def _norm_heads(self, x, gain):
+        """Each head of x [..., heads * head_dim] normed by itself; gain [head_dim]."""
+        return self._norm(x.reshape(*x.shape[:-1], -1, self.config.head_dim), gain).reshape(x.shape)
 
 
 def attend_paged(q, pool, layer: int, read_slots: Sequence, starts: Sequence[int], masks: Sequence, arith: str):

@@ -6,6 +6,7 @@ and round-to-integer do not (IEEE 754), so the angles are turned into cos and si
 
 import math
 from decimal import Context, Decimal
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,25 @@ _SIN = (
 )
 _COS = (1 / 20922789888000, -1 / 87178291200, 1 / 479001600, -1 / 3628800, 1 / 40320, -1 / 720, 1 / 24, -1 / 2, 1.0)
 MAX_ANGLE = float(2**20)
+
+
+class Llama3Scaling(NamedTuple):
+    """How Llama 3.1 and 3.2 slow their frequencies down, so that longer prompts keep to angles seen in training.
+
+    A pair that turns at least `high_freq_factor` times within the `original` first positions keeps its frequency; one
+    that turns at most `low_freq_factor` times is slowed down by `factor`; between them the two are mixed in a line.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original: int  # original_max_position_embeddings
+
+    def __call__(self, frequencies: np.ndarray) -> np.ndarray:
+        """Frequencies in radians for each position, float64 of any shape; a new array of the same shape."""
+        turns = self.original / (2 * math.pi / frequencies)
+        kept = np.clip((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor), 0, 1)
+        return (1 - kept) * frequencies / self.factor + kept * frequencies
 
 
 def positions(cached: int, computed: int, take: int) -> np.ndarray:
@@ -73,10 +93,13 @@ def rotate(x, cos, sin):
     return cast(turned, x.dtype)
 
 
-def rope_cos_sin(positions: np.ndarray, head_dim: int, theta: float = 10000.0) -> tuple[np.ndarray, np.ndarray]:
+def rope_cos_sin(
+    positions: np.ndarray, head_dim: int, theta: float = 10000.0, scaling: Llama3Scaling | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Cosine and sine of every pair's angle at every position.
 
     positions   [tokens]                  int64
+    scaling     of the frequencies; None: as they are
     returns     cos, sin: [tokens, head_dim // 2]  float32, each within one rounding of the true value
     """
     positions = np.asarray(positions, dtype=np.float64)
@@ -84,7 +107,9 @@ def rope_cos_sin(positions: np.ndarray, head_dim: int, theta: float = 10000.0) -
         raise ValueError(
             f"positions reach {np.abs(positions).max():.0f}; the angle reduction holds below {MAX_ANGLE:.0f}."
         )
-    return _cos_sin(positions[:, None] * inverse_frequencies(head_dim, theta)[None, :])
+    frequencies = inverse_frequencies(head_dim, theta)
+    frequencies = frequencies if scaling is None else scaling(frequencies)
+    return _cos_sin(positions[:, None] * frequencies[None, :])
 
 
 def inverse_frequencies(head_dim: int, theta: float) -> np.ndarray:
@@ -127,9 +152,9 @@ def _polynomial(x: np.ndarray, coefficients: tuple[float, ...]) -> np.ndarray:
 class RopeTable:
     """Cosines and sines by position, computed on the CPU once and kept beside the model's weights."""
 
-    def __init__(self, head_dim: int, theta: float, beside):
-        self._head_dim, self._theta, self._beside = head_dim, theta, beside
-        self._cos, self._sin = (like(beside, x) for x in rope_cos_sin(np.arange(256), head_dim, theta))
+    def __init__(self, head_dim: int, theta: float, beside, scaling: Llama3Scaling | None = None):
+        self._frequencies, self._beside = (head_dim, theta, scaling), beside
+        self._cos, self._sin = (like(beside, x) for x in rope_cos_sin(np.arange(256), *self._frequencies))
 
     def __call__(self, positions: np.ndarray):
         """cos, sin [tokens, head_dim // 2] float32 of the model's library and device; the table grows as needed."""
@@ -142,7 +167,7 @@ class RopeTable:
                     f"position {longest - 1} is beyond {MAX_ANGLE - 1:.0f}, where the angle reduction ends."
                 )
             longest = 1 << (longest - 1).bit_length()
-            cos_sin = rope_cos_sin(np.arange(longest), self._head_dim, self._theta)
+            cos_sin = rope_cos_sin(np.arange(longest), *self._frequencies)
             self._cos, self._sin = (like(self._beside, x) for x in cos_sin)
         index = like(self._beside, positions)
         return self._cos[index], self._sin[index]

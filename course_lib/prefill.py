@@ -85,10 +85,13 @@ def prefill(
     wiring     more places to put a fault; after_attach(pool, block_table) may spoil the attached prefix
     fill       what slots hold before they are written
 
-    Raises ValueError when the sizes do not add up, hit is not in 0 .. len(token_ids) - 1, or one beside is too short.
+    Raises ValueError when the sizes do not add up, hit is not in 0 .. len(token_ids) - 1, the prompt is longer than
+    model.max_model_len, or one beside is too short.
     """
     token_ids, sizes = [int(t) for t in token_ids], [int(s) for s in sizes]
     _check(token_ids, sizes, hit, beside, block_size)
+    if len(token_ids) > model.max_model_len:
+        raise ValueError(f"a prompt of {len(token_ids)} tokens is too long: {model.why_no_longer}")
     given = {"mask": mask, "positions": positions, "key_positions": key_positions}
     wiring = replace(wiring, **{name: f for name, f in given.items() if f is not None})
 

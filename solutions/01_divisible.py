@@ -593,6 +593,26 @@ from course_lib.widgets.changed_rows import explore_changed_rows
 
 explore_changed_rows()
 
+# %% [markdown] id="real-text"
+# ### A real model (optional)
+#
+# Your `prefill` and your `KVCache` work for any model of this shape, a trained one too. The cell computes a prompt in
+# chunks of 2 tokens with your code and lets the model go on. In `exact` a token of a model with 135 million weights
+# takes about a second.
+
+# %% id="real"
+from course_lib.lessons.real_model import real_model
+
+if found := real_model(arith="exact"):
+    real, tokenizer = found
+    text_ids = tokenizer.encode("The capital of France is")
+    cache, logits = prefill(real, text_ids, cut(len(text_ids), 2))
+    written = [int(logits.argmax())]
+    while len(written) < 12 and written[-1] not in tokenizer.end:
+        logits = run_chunk(real, written[-1:], cache)  # one token more, at the place after those in the cache
+        written.append(int(logits.argmax()))
+    print(tokenizer.decode([*text_ids, *written]))
+
 # %% [markdown] id="questions-text"
 # ## 7. Questions
 #

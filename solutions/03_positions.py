@@ -543,6 +543,25 @@ from course_lib.widgets.seams import explore_seams
 
 explore_seams()
 
+# %% [markdown] id="real-text"
+# ### A real model (optional)
+#
+# What does a trained model write when its positions are wrong? The engine computes a prompt in chunks of 4 tokens and lets
+# the model go on, once with your `positions` and once with the chunk-relative ones of section 1.
+
+# %% id="real"
+from course_lib.engine import Engine
+from course_lib.lessons.real_model import real_model
+
+if found := real_model():
+    real, tokenizer = found
+    text_ids = tokenizer.encode("Monday, Tuesday, Wednesday, Thursday, Friday,")
+    for name, rule in (("your positions", positions), ("chunk-relative", relative)):
+        engine = Engine(real, num_blocks=16, max_num_batched_tokens=4, positions=rule)
+        request = engine.add_request(text_ids, max_tokens=16, stop_token_ids=tokenizer.end)
+        engine.run()
+        print(f"{name}: {tokenizer.decode([*text_ids, *request.generated])!r}")
+
 # %% [markdown] id="questions-text"
 # ## 7. Questions
 #

@@ -646,6 +646,29 @@ print("your policy on three workloads (modelled)")
 for seed in range(3):
     row(f"seed {seed}", capstone.run(capstone.mixed_workload(seed), my_policy))
 
+# %% [markdown] id="real-text"
+# ### Your policy in a real engine (optional)
+#
+# Up to here your policy ran on a modelled clock. In the engine it plans the same steps for a trained model: three users, one
+# of them with a long prompt. Which request is finished first depends on the policy; what each user reads does not.
+
+# %% id="real"
+from course_lib.engine import Engine
+from course_lib.lessons.real_model import real_model
+
+if found := real_model():
+    real, tokenizer = found
+    prompts = ["The capital of France is", "One, two, three, four," * 12, "Water boils when"]
+    engine = Engine(real, num_blocks=64, max_num_batched_tokens=64, plan_step=my_policy)
+    users = [
+        engine.add_request(tokenizer.encode(text), max_tokens=12, stop_token_ids=tokenizer.end) for text in prompts
+    ]
+    while engine.unfinished:
+        record = engine.step()
+        print(f"step {record.step}: tokens of each user", {user: stop - start for user, start, stop in record.chunks})
+    for user in users:
+        print(repr(tokenizer.decode(user.token_ids)))
+
 # %% [markdown] id="break-text"
 # ### Break it
 #

@@ -1,6 +1,7 @@
 """The claim of the course: K, V and logits keep their bits however a prompt is cut, and whatever shares the batch."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from starting import run_python
 
 from course_lib.attention.mask import chunk_attention_mask
 from course_lib.model_config import ModelConfig
-from course_lib.positions import positions
+from course_lib.positions import Llama3Scaling, positions
 from course_lib.prefill import cut, one_pass, prefill, ragged
 from course_lib.weights import seeded_model
 
@@ -30,6 +31,7 @@ LONG_WAYS = [
     pytest.param(way, id="-".join(way), marks=[pytest.mark.slow] * (way[:2] == ("torch", "exact"))) for way in WAYS
 ]
 NANO = ModelConfig(vocab_size=64, hidden_size=32, num_layers=2, q_heads=4, kv_heads=2, head_dim=8, intermediate_size=48)
+ALL_OPTIONS = replace(NANO, qkv_bias=True, qk_norm=True, rope_scaling=Llama3Scaling(8.0, 1.0, 4.0, 32))
 
 
 def tokens(length: int, seed: int = 0, vocab: int = 128) -> list[int]:
@@ -110,10 +112,14 @@ def test_right_mask_and_positions_of_a_learner_give_the_same_bits_and_really_run
     assert {c for c in calls if len(c) == 3} == {(496, start - 496, size) for start, size in zip(starts, sizes)}
 
 
-@pytest.fixture(scope="module", params=WAYS, ids="-".join)
+NANOS = {"-".join(way): (NANO, way) for way in WAYS}
+NANOS |= {"-".join((*way, "all options")): (ALL_OPTIONS, way) for way in (WAYS[0], WAYS[1], WAYS[4], WAYS[5])}
+
+
+@pytest.fixture(scope="module", params=NANOS)
 def nano(request):
-    backend, arith, dtype = request.param
-    return seeded_model(config=NANO, backend=backend, arith=arith, dtype=dtype)
+    config, (backend, arith, dtype) = NANOS[request.param]
+    return seeded_model(config=config, backend=backend, arith=arith, dtype=dtype)
 
 
 @given(data=st.data())

@@ -161,12 +161,14 @@ def test_one_differing_run_among_equal_ones_ends_in_exit_1(as_json):
 # --- prefill: what it refuses
 
 WRONG = {
-    "no flags": ([], "--prompt-len, --chunk"),
-    "no chunk": (["--prompt-len", "5"], "--chunk"),
-    "no prompt": (["--chunk", "5"], "--prompt-len"),
-    "an unknown flag": (["--prompt-len", "5", "--chunk", "1", "--chunks", "2"], "--chunks 2"),
+    "no flags": ([], "--prompt-len --text"),
+    "no prompt": (["--chunk", "5"], "--prompt-len --text"),
+    "two prompts": (["--prompt-len", "5", "--text", "a"], "--text: not allowed with argument --prompt-len"),
+    "a text for the seeded model": (["--text", "a"], "needs a model folder with a tokenizer.json"),
+    "two model folders": (["a", "--model", "b", "--prompt-len", "5"], "two model folders, a and --model b"),
+    "an unknown flag": (["--prompt-len", "5", "--chunk", "1", "--chunks", "2"], "arguments: --chunks"),
     "a flag cut short": (["--prompt", "5", "--chunk", "1"], "--prompt"),
-    "a word too many": (["--prompt-len", "5", "--chunk", "1", "x"], "unrecognized arguments: x"),
+    "a word too many": (["x", "y", "--prompt-len", "5", "--chunk", "1"], "unrecognized arguments: y"),
     "another arithmetic": (["--prompt-len", "5", "--chunk", "1", "--arith", "plain"], "'plain'"),
     "another backend": (["--prompt-len", "5", "--chunk", "1", "--backend", "jax"], "'jax'"),
     "another dtype": (["--prompt-len", "5", "--chunk", "1", "--dtype", "float64"], "'float64'"),
@@ -188,6 +190,7 @@ WRONG = {
         "no two whole blocks of 16",
     ),
     "a model folder that is not there": (["--prompt-len", "5", "--chunk", "1", "--model", "no/such"], "no/such"),
+    "a folder behind the flags": (["--prompt-len", "5", "--chunk", "1", "no/such"], "no/such"),
     "a model folder that is a file": (["--prompt-len", "5", "--chunk", "1", "--model", __file__], "test_commands.py"),
     "a file to save in no folder": (["--prompt-len", "5", "--chunk", "1", "--save", "no/such/file"], "no/such/file"),
     "a file to save that is a folder": (["--prompt-len", "5", "--chunk", "1", "--save", str(ROOT)], "cannot write"),

@@ -47,7 +47,7 @@ def test_the_lists_of_pyproject_are_read_as_a_toml_reader_reads_them():
     here = Environment(ROOT)
     assert here.requirements([]) == core
     assert here.requirements(["lab"]) == core + extras["lab"]
-    of_dev = [line for extra in ("lab", "grade", "serve", "distributed") for line in extras[extra]]
+    of_dev = [line for extra in ("lab", "grade", "serve", "text", "distributed") for line in extras[extra]]
     assert here.requirements(["dev"]) == core + extras["dev"][1:] + of_dev
 
 

@@ -8,8 +8,11 @@ import pytest
 
 from course_lib.__main__ import main
 from course_lib.cli import UserError
+from course_lib.engine import Engine
+from course_lib.positions import Llama3Scaling
 from course_lib.weights import load_model
-from course_lib.weights.huggingface import Checkpoint, read_config
+from course_lib.weights.config_json import read_config
+from course_lib.weights.huggingface import Checkpoint
 from course_lib.weights.safetensors_file import Tensor, read, write
 
 CONFIG = {
@@ -26,6 +29,10 @@ CONFIG = {
     "rope_theta": 10000.0,
     "tie_word_embeddings": False,
 }
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}  # fmt: skip
 SHAPES = {"model.embed_tokens.weight": (48, 24), "model.norm.weight": (24,), "lm_head.weight": (48, 24)}
 for layer in range(2):
     SHAPES |= {
@@ -107,12 +114,26 @@ def test_every_weight_and_every_number_of_the_configuration_counts_in_the_models
         write(folder / "model.safetensors", changed, {})
         seen.add(load_model(folder).sha256)
     write(folder / "model.safetensors", tensors(), {})
-    for change in ({"rms_norm_eps": 1e-5}, {"rope_theta": 500.0}, {"tie_word_embeddings": True}):
+    changes = ({"rms_norm_eps": 1e-5}, {"rope_theta": 500.0}, {"rope_scaling": LLAMA3})
+    for change in (*changes, *({"rope_scaling": LLAMA3 | {name: 3}} for name in LLAMA3 if name != "rope_type")):
         write_config(folder, **change)
         seen.add(load_model(folder).sha256)
-    assert len(seen) == 1 + len(SHAPES) + 3
+    write_config(folder, tie_word_embeddings=True)
+    write(folder / "model.safetensors", {n: t for n, t in tensors().items() if n != "lm_head.weight"}, {})
+    seen.add(load_model(folder).sha256)
+    assert len(seen) == 1 + len(SHAPES) + 3 + 4 + 1
 
 
+def test_the_longest_request_that_a_configuration_names_is_no_part_of_the_models_hash(folder):
+    before = load_model(folder)
+    write_config(folder, max_position_embeddings=99)
+    after = load_model(folder)
+    assert after.sha256 == before.sha256 and after.max_model_len == 99 < before.max_model_len
+
+
+QWEN2, QWEN3, MISTRAL = (
+    {"architectures": [f"{name}ForCausalLM"], "model_type": name.lower()} for name in ("Qwen2", "Qwen3", "Mistral")
+)
 ALSO_RIGHT = {
     "no architectures, but a model type": ({"architectures": ...}, {}),
     "null for what has a default": ({"num_key_value_heads": 2, "attention_bias": None, "rope_scaling": None}, {}),
@@ -128,6 +149,36 @@ ALSO_RIGHT = {
     "no word on tying": ({"tie_word_embeddings": ...}, {"tie_word_embeddings": False}),
     "no head_dim": ({"head_dim": ..., "hidden_size": 32}, {"head_dim": 8}),
     "no kv heads": ({"num_key_value_heads": ...}, {"kv_heads": 4}),
+    "Llama 3.1": ({"rope_scaling": LLAMA3}, {"rope_scaling": Llama3Scaling(8, 1, 4, 8192)}),
+    "Llama 3.1 in the first spelling": (
+        {"rope_scaling": {"type": "llama3"} | {n: v for n, v in LLAMA3.items() if n != "rope_type"}},
+        {"rope_scaling": Llama3Scaling(8, 1, 4, 8192), "rope_theta": 10000.0},
+    ),
+    "Llama 3.1 in transformers 5": (
+        {"rope_theta": ..., "rope_parameters": LLAMA3 | {"rope_theta": 5e5}},
+        {"rope_scaling": Llama3Scaling(8, 1, 4, 8192), "rope_theta": 5e5},
+    ),
+    "a longest request": ({"max_position_embeddings": 2048}, {"max_position_embeddings": 2048}),
+    "no longest request": ({"max_position_embeddings": None}, {"max_position_embeddings": None}),
+    "Qwen2": (QWEN2, {"qkv_bias": True, "qk_norm": False, "head_dim": 8}),
+    "Qwen2 by its model type": ({"architectures": ..., "model_type": "qwen2"}, {"qkv_bias": True}),
+    "Qwen2 without head_dim": (QWEN2 | {"head_dim": ..., "hidden_size": 32}, {"head_dim": 8}),
+    "Qwen2 with a window that is off": (
+        QWEN2 | {"use_sliding_window": False, "sliding_window": 8, "max_window_layers": 0}, {"qkv_bias": True}
+    ),
+    "Qwen2 with a window in layers that it has not": (
+        QWEN2 | {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}, {"qkv_bias": True}
+    ),
+    "Qwen3": (QWEN3, {"qkv_bias": False, "qk_norm": True}),
+    "Qwen3 without head_dim": (QWEN3 | {"head_dim": ...}, {"head_dim": 128}),
+    "Mistral": (MISTRAL | {"sliding_window": None}, {"qkv_bias": False, "qk_norm": False, "kv_heads": 2}),
+    "Mistral with a window as long as the longest request": (
+        MISTRAL | {"sliding_window": 64, "max_position_embeddings": 64}, {"max_position_embeddings": 64}
+    ),
+    "Mistral with its default window and shorter requests": (
+        MISTRAL | {"max_position_embeddings": 4096}, {"max_position_embeddings": 4096}
+    ),
+    "null is a kv head for each head in every family": (QWEN2 | {"num_key_value_heads": None}, {"kv_heads": 4}),
     "names that we do not know": ({"torch_dtype": "bfloat16", "bos_token_id": [1, 2], "pretraining_tp": 1}, {}),
 }  # fmt: skip
 
@@ -145,14 +196,39 @@ def test_a_configuration_written_otherwise_means_what_it_says(tmp_path, case):
 # --- configurations that are refused
 
 WRONG_CONFIGS = {
-    "another architecture": ({"architectures": ["MistralForCausalLM"]}, ["MistralForCausalLM", "LlamaForCausalLM"]),
+    "another architecture": ({"architectures": ["GemmaForCausalLM"]}, ["GemmaForCausalLM", "LlamaForCausalLM"]),
     "a model without a language head": ({"architectures": ["LlamaModel"]}, ["LlamaModel"]),
     "two architectures": ({"architectures": ["LlamaForCausalLM", "X"]}, ["'X'", "runs LlamaForCausalLM"]),
     "architectures as a text": ({"architectures": "LlamaForCausalLM"}, ["architecture LlamaForCausalLM"]),
     "no architecture at all": ({"architectures": ..., "model_type": ...}, ["none named", "LlamaForCausalLM"]),
-    "another model type": ({"architectures": None, "model_type": "qwen2"}, ["qwen2"]),
+    "another model type": ({"architectures": None, "model_type": "qwen2_moe"}, ["qwen2_moe", "Qwen3ForCausalLM"]),
     "scaling as transformers 4 wrote it": ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ["scaling 'linear'"]),
-    "scaling as transformers 4.45 wrote it": ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, ["'llama3'"]),
+    "scaling of two kinds": ({"rope_scaling": LLAMA3 | {"type": "linear"}}, ["'linear'"]),
+    "a factor below 1": ({"rope_scaling": LLAMA3 | {"factor": 0.5}}, ["factor=0.5", "factor >= 1"]),
+    "frequency factors that are equal": ({"rope_scaling": LLAMA3 | {"low_freq_factor": 4}}, ["low_freq_factor=4"]),
+    "a frequency factor of zero": ({"rope_scaling": LLAMA3 | {"low_freq_factor": 0}}, ["low_freq_factor=0"]),
+    "a frequency factor in words": ({"rope_scaling": LLAMA3 | {"high_freq_factor": "4"}}, ["high_freq_factor=4"]),
+    "a factor that is not a number": ({"rope_scaling": LLAMA3 | {"factor": float("nan")}}, ["factor=nan"]),
+    "an option that llama3 has not": ({"rope_scaling": LLAMA3 | {"beta_fast": 32}}, ["RoPE options ['beta_fast']"]),
+    "no request at all": ({"max_position_embeddings": 0}, ["max_position_embeddings=0"]),
+    "a longest request in words": ({"max_position_embeddings": "2048"}, ["max_position_embeddings=2048", "whole"]),
+    "a longest request that is false": ({"max_position_embeddings": False}, ["max_position_embeddings=False"]),
+    "a window shorter than a request": (
+        MISTRAL | {"sliding_window": 63, "max_position_embeddings": 64},
+        ["sliding window of 63 tokens", "64 here"],
+    ),
+    "Mistral's default window": (MISTRAL | {"max_position_embeddings": 4097}, ["window of 4096 tokens", "4097 here"]),
+    "a window and no longest request": (MISTRAL | {"sliding_window": 10**6}, ["window of 1000000", "not given here"]),
+    "a window of Qwen2": (
+        QWEN2 | {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+        ["window of 8 tokens"],
+    ),
+    "a window of Qwen3 by kind of layer": (
+        QWEN3 | {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
+        ["window of 4096 tokens"],
+    ),
+    "a window in words": (MISTRAL | {"sliding_window": "none", "max_position_embeddings": 9}, ["sliding_window=none"]),
+    "a bias of Qwen3": (QWEN3 | {"attention_bias": True}, ["attention_bias=True"]),
     "scaling as transformers 5 writes it": ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, ["'yarn'"]),
     "scaling beside default parameters": (
         {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
@@ -186,6 +262,9 @@ WRONG_CONFIGS = {
     "more kv heads than heads": ({"num_key_value_heads": 8}, ["kv_heads=8"]),
     "an odd head_dim": ({"head_dim": 7}, ["head_dim=7 is odd"]),
 }
+for name in sorted(LLAMA3.keys() - {"rope_type"}):
+    without = {option: value for option, value in LLAMA3.items() if option != name}
+    WRONG_CONFIGS[f"llama3 without {name}"] = ({"rope_scaling": without}, [name])
 for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
     WRONG_CONFIGS[f"no {name}"] = ({name: ...}, [f"{name} is missing"])
 for name in (
@@ -285,6 +364,88 @@ def test_a_dtype_that_we_have_never_heard_of_is_refused(folder, capsys):
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content.replace(b'"F32"', b'"Q99"', 1))
     assert "has dtype Q99" in refusal(folder, capsys)
+
+
+ANNOUNCED_NOWHERE = {
+    "biases": ({"model.layers.1.self_attn.k_proj.bias": (16,)}, {}),
+    "a bias of the output": ({"model.layers.0.self_attn.o_proj.bias": (24,)}, {}),
+    "a bias of the MLP": ({"model.layers.0.mlp.down_proj.bias": (24,)}, {}),
+    "norms of heads": ({"model.layers.0.self_attn.q_norm.weight": (8,)}, {}),
+    "a layer too many": ({"model.layers.2.input_layernorm.weight": (24,)}, {}),
+    "a layer with a zero in front": ({"model.layers.01.input_layernorm.weight": (24,)}, {}),
+    "a layer of 5,000 digits": ({f"model.layers.{'9' * 5000}.input_layernorm.weight": (24,)}, {}),
+    "a bias of the head": ({"lm_head.bias": (48,)}, {}),
+    "a name that we do not know": ({"visual.patch_embed.weight": (3, 3)}, {}),
+}
+
+
+@pytest.mark.parametrize("case", ANNOUNCED_NOWHERE)
+def test_a_tensor_that_the_configuration_does_not_announce_is_refused_by_name(folder, capsys, case):
+    shapes, config = ANNOUNCED_NOWHERE[case]
+    write_config(folder, **config)
+    more = {name: Tensor(np.zeros(shape, np.float32), "F32") for name, shape in shapes.items()}
+    write(folder / "model.safetensors", tensors() | more, {})
+    line = refusal(folder, capsys)
+    assert all(name[:80] in line for name in shapes) and "no use" in line
+
+
+def test_many_tensors_without_use_are_counted(folder, capsys):
+    write_config(folder, num_hidden_layers=1)
+    assert "model.layers.1.input_layernorm.weight, model.layers.1.mlp.down_proj.weight" in (
+        line := refusal(folder, capsys)
+    )
+    assert "and 6 more" in line
+
+
+@pytest.mark.parametrize("family, missing", [(QWEN2, "self_attn.q_proj.bias"), (QWEN3, "self_attn.q_norm.weight")])
+def test_what_a_family_has_beyond_llama_must_be_there(folder, capsys, family, missing):
+    write_config(folder, **family)
+    assert f"no tensor model.layers.0.{missing}" in refusal(folder, capsys)
+
+
+def test_frequencies_that_old_checkpoints_hold_are_left_out(folder):
+    before = load_model(folder).sha256
+    old = {"model.layers.0.self_attn.rotary_emb.inv_freq": Tensor(np.ones(4, np.float32), "F32")}
+    write(folder / "model.safetensors", tensors() | old, {})
+    assert load_model(folder).sha256 == before
+
+
+def test_a_tied_head_may_be_in_the_file_if_it_is_the_embedding(folder, capsys):
+    write_config(folder, tie_word_embeddings=True)
+    assert "lm_head.weight that differs from the embedding" in refusal(folder, capsys)
+    same = tensors() | {"lm_head.weight": tensors()["model.embed_tokens.weight"]}
+    write(folder / "model.safetensors", same, {})
+    assert np.array_equal(load_model(folder).lm_head, same["lm_head.weight"].array.T)
+
+
+# --- the longest request
+
+
+@pytest.mark.parametrize("arith", ["tile", "exact"])
+def test_a_prompt_beyond_max_position_embeddings_is_refused_and_one_of_that_length_runs(folder, capsys, arith):
+    write_config(folder, max_position_embeddings=40)
+    argv = ["prefill", "--chunk", "7", "--arith", arith, "--model", str(folder), "--prompt-len"]
+    assert main([*argv, "40"]) == 0
+    assert main([*argv, "41"]) == 2
+    said = capsys.readouterr().err
+    assert "a prompt of 41 tokens is too long: the model was made for 40 tokens (max_position_embeddings" in said
+
+
+def test_the_engine_refuses_a_request_beyond_max_position_embeddings(folder):
+    write_config(folder, max_position_embeddings=40)
+    engine = Engine(load_model(folder), num_blocks=8)
+    request = engine.add_request([1] * 36, max_tokens=5)  # the last token is drawn, and never computed
+    with pytest.raises(ValueError, match=r"36 tokens and 6 more .* made for 40 tokens \(max_position_embeddings"):
+        engine.add_request([1] * 36, max_tokens=6)
+    engine.run()
+    assert len(request.generated) == 5
+
+
+def test_arithmetic_may_be_narrower_than_the_configuration(folder):
+    write_config(folder, max_position_embeddings=131072)
+    assert load_model(folder).max_model_len == 131072
+    exact = load_model(folder, arith="exact")
+    assert exact.max_model_len == 8322 and "in exact arithmetic, attends over 8322" in exact.why_no_longer
 
 
 def test_tied_heads_need_no_lm_head_and_take_the_embedding(folder):

@@ -23,7 +23,7 @@ TABLE = {
     "course_lib.cache.radix": "",
     "course_lib.schedule": "cache.manager cache.prefix cache.radix_manager",
     # the engine, bottom up
-    "course_lib.model_config": "",
+    "course_lib.model_config": "positions",
     "course_lib.model": "arithmetic attention cache.pool model_config positions",
     "course_lib.prefill": "arithmetic.arrays model",
     "course_lib.sampling": "",
@@ -42,8 +42,8 @@ TABLE = {
     "course_lib.load": "cli",
     # commands may use every room; none imports them
     "course_lib.__main__": "cli",
-    "course_lib.commands": "arithmetic.exact cache cli cost diagnosis engine load model positions prefill schedule "
-    "serve weights widgets",
+    "course_lib.commands": "arithmetic.exact cache cli cost diagnosis engine load model positions prefill sampling "
+    "schedule serve weights widgets",
     # what a learner's check needs, and nothing that needs nbgrader or jupytext
     "autograder": "",
     "autograder.plain": "course_lib.arithmetic.arrays",
@@ -248,8 +248,8 @@ def test_the_engine_and_the_demo_need_numpy_alone():
     names = [name for name in MODULES if is_in(name, "course_lib") and name != "course_lib.__main__"]
     script = "import importlib\n" + "".join(f"importlib.import_module({name!r})\n" for name in names)
     absent = (
-        "torch", "safetensors", "matplotlib", "ipywidgets", "transformers", "nbgrader", "jupytext", "pytest",
-        "starlette", "uvicorn", "httptools", "httpx", "openai",
+        "torch", "safetensors", "matplotlib", "ipywidgets", "transformers", "tokenizers", "nbgrader", "jupytext",
+        "pytest", "starlette", "uvicorn", "httptools", "httpx", "openai",
     )  # fmt: skip
     done = run_python("-c", BLOCK.format(absent=absent) + script)
     assert done.returncode == 0, done.stderr

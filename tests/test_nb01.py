@@ -21,6 +21,7 @@ from autograder.plain import Other
 from course_lib.cli import UserError
 from course_lib.lessons import nb01_divisible as lesson
 from course_lib.lessons.nb01_divisible import KVCache, run_chunk
+from course_lib.positions import Llama3Scaling
 from course_lib.prefill import one_pass
 from course_lib.prefill import prefill as paged_prefill
 from course_lib.weights import SEEDED, seeded_model
@@ -65,6 +66,13 @@ def test_models_of_other_shapes_have_the_same_bits_too(shape):
 def test_a_tied_head_has_the_same_bits_too():
     model = seeded_model(config=replace(SEEDED["tiny"], tie_word_embeddings=True, rope_theta=500.0), arith="exact")
     assert same_as_one_pass(model, prompt(12), [7, 5])
+
+
+def test_biases_norms_of_heads_and_scaled_frequencies_have_the_same_bits_too():
+    options = {"qkv_bias": True, "qk_norm": True, "rope_scaling": Llama3Scaling(8, 1, 4, 32)}
+    model = seeded_model(config=replace(SEEDED["tiny"], **options), arith="exact")
+    assert same_as_one_pass(model, prompt(19), [5, 1, 13])
+    assert not one_pass(model, prompt(19)).equals(one_pass(TINY, prompt(19)))
 
 
 def test_what_cannot_be_run_is_refused_in_one_sentence():

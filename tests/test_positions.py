@@ -1,5 +1,6 @@
 """RoPE against complex multiplication, against library cosines, and against decimals of 50 digits."""
 
+import math
 from decimal import Decimal, localcontext
 
 import numpy as np
@@ -9,7 +10,16 @@ from hypothesis import strategies as st
 from libraries import LIBRARIES, array_of, needs_torch
 
 from course_lib.arithmetic.arrays import to_numpy
-from course_lib.positions import MAX_ANGLE, RopeTable, inverse_frequencies, positions, rope, rope_cos_sin, rotate
+from course_lib.positions import (
+    MAX_ANGLE,
+    Llama3Scaling,
+    RopeTable,
+    inverse_frequencies,
+    positions,
+    rope,
+    rope_cos_sin,
+    rotate,
+)
 
 HEAD_DIMS = st.sampled_from([2, 6, 16, 40, 64, 128])
 THETAS = st.sampled_from([1.0, 100.0, 10000.0, 500000.0, 1e6])
@@ -215,3 +225,42 @@ def test_the_table_reaches_the_last_position_and_refuses_the_next_and_a_negative
         with pytest.raises(ValueError, match=message):
             table(np.array([4, wrong]))
     assert np.array_equal(table(np.array([LAST]))[0], rope_cos_sin(np.array([LAST]), 2)[0])
+
+
+# --- Llama 3.1's scaling
+
+LLAMA3 = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original=8192)
+
+
+def test_fast_pairs_keep_their_frequency_slow_ones_are_divided_and_those_between_lie_between():
+    plain = inverse_frequencies(128, 500000.0)
+    scaled = LLAMA3(plain)
+    wavelength = 2 * np.pi / plain
+    fast, slow = wavelength <= 8192 / 4, wavelength >= 8192
+    assert fast.any() and slow.any() and (~fast & ~slow).sum() >= 3
+    assert np.array_equal(scaled[fast], plain[fast]) and np.array_equal(scaled[slow], plain[slow] / 8)
+    between = ~fast & ~slow
+    assert (scaled[between] < plain[between]).all() and (scaled[between] > plain[between] / 8).all()
+    assert (np.diff(scaled) < 0).all()
+
+
+def test_between_them_the_frequencies_are_those_of_metas_formula():
+    plain = inverse_frequencies(128, 500000.0)
+    for frequency, ours in zip(plain, LLAMA3(plain)):
+        wavelength = 2 * math.pi / frequency
+        if wavelength < 8192 / 4:
+            true = frequency
+        elif wavelength > 8192 / 1:
+            true = frequency / 8
+        else:
+            smooth = (8192 / wavelength - 1) / (4 - 1)
+            true = (1 - smooth) * frequency / 8 + smooth * frequency
+        assert math.isclose(ours, true, rel_tol=1e-14)
+
+
+def test_a_table_with_scaling_agrees_with_direct_computation_when_it_has_grown():
+    table = RopeTable(16, 500000.0, np.zeros(1, np.float32), LLAMA3)
+    for where in (np.arange(5), np.array([9000, 3, 70000])):
+        for ours, direct in zip(table(where), rope_cos_sin(where, 16, 500000.0, LLAMA3)):
+            assert np.array_equal(ours, direct)
+    assert not np.array_equal(table(np.array([9000]))[0], rope_cos_sin(np.array([9000]), 16, 500000.0)[0])

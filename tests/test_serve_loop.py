@@ -238,7 +238,7 @@ def test_either_signal_tells_the_server_to_end_and_is_itself_again_after_it(numb
         (("--port", "65536"), "65536 is no port"),
         (("--max-model-len", "40000"), "could never finish"),
         (("--max-model-len", "1"), "2 tokens at least"),
-        (("--max-model-len", "9000", "--arith", "exact"), "hold 8322 tokens"),
+        (("--max-model-len", "9000", "--arith", "exact"), "attends over 8322 tokens"),
         (("--no-chunking", "--max-num-batched-tokens", "100", "--max-model-len", "200"), "could never finish"),
         (("--profile", "sglang-mixed", "--max-chunk", "8"), "no whole block"),
         (("--max-num-seqs", "600"), "max_num_seqs=600"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,19 +15,30 @@ from course_lib.diagnosis.faults import FAULTS, Scenario
 from course_lib.diagnosis.kv_diff import Divergence, first_divergence
 from course_lib.positions import MAX_ANGLE
 from course_lib.prefill import KVSnapshot, cut, one_pass, ragged, token_ids
+from course_lib.sampling import sample
 from course_lib.weights import load_model, seeded_model
+from course_lib.weights.config_json import read_config
+from course_lib.weights.tokenizer import Tokenizer
 
 
 def parser() -> Parser:
     p = Parser(
         prog="python -m course_lib prefill",
         description="Prefill a prompt in chunks and compare K, V and logits with one pass. Exit 1 if any bit differs.",
-        example="python -m course_lib prefill --prompt-len 1003 --chunk 1,7,64,ragged --hit 496 --arith exact",
+        example="python -m course_lib prefill --prompt-len 1003 --chunk 1,7,64,ragged --hit 496 --arith exact\n"
+        '  python -m course_lib prefill SmolLM2-135M --text "The capital of France is"',
     )
-    p.add_argument("--prompt-len", type=positive, required=True, metavar="N", help="tokens in the prompt")
     p.add_argument(
-        "--chunk", required=True, metavar="C[,C...]", help="chunk sizes, one run for each; a number or 'ragged'"
+        "folder", nargs="?", type=Path, metavar="FOLDER", help="a Hugging Face style folder (default: the seeded model)"
     )
+    p.add_argument("--model", dest="named", type=Path, metavar="DIR", help="the same as FOLDER")
+    prompt = p.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--prompt-len", type=positive, metavar="N", help="a prompt of N pseudo-random tokens")
+    prompt.add_argument("--text", metavar="TEXT", help="a prompt for the tokenizer of FOLDER; prints the next token")
+    p.add_argument(
+        "--chunk", default="1,7,ragged", metavar="C[,C...]",
+        help="chunk sizes, one run for each; a number or 'ragged' (default 1,7,ragged)",
+    )  # fmt: skip
     p.add_argument(
         "--hit", type=not_negative, default=0, metavar="H", help="tokens attached from the prefix cache, 0 <= H < N"
     )
@@ -42,9 +54,6 @@ def parser() -> Parser:
     )
     p.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     p.add_argument(
-        "--model", type=Path, metavar="DIR", help="a Hugging Face style Llama folder (default: the seeded model)"
-    )
-    p.add_argument(
         "--fault", choices=sorted(FAULTS), metavar="NAME", help=f"wire in a known fault: {'; '.join(FAULTS)}"
     )
     p.add_argument("--save", type=file_to_write, metavar="FILE", help="save the (last) run as safetensors, for `diff`")
@@ -53,12 +62,15 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    args = parser().parse_args(argv)
+    args = parser().parse_intermixed_args(argv)  # or FOLDER could not stand behind the flags before Python 3.13
     chunks = _chunks(args.chunk)
+    folder = _folder(args)
+    tokenizer, ids = _read_text(args.text, folder)
+    args.prompt_len = args.prompt_len or len(ids)
     _refuse_what_cannot_be(args)
     where = {"backend": args.backend, "arith": args.arith, "dtype": args.dtype, "device": args.device}
-    model = load_model(args.model, **where) if args.model else seeded_model(**where)
-    ids = token_ids(args.prompt_len, model.config.vocab_size)
+    model = load_model(folder, **where) if folder else seeded_model(**where)
+    ids = ids or token_ids(args.prompt_len, model.config.vocab_size)
     runs = []
     try:
         reference = one_pass(model, ids, block_size=args.block_size)
@@ -73,14 +85,49 @@ def main(argv: Sequence[str]) -> int:
     except ValueError as error:  # what the arithmetic or the engine cannot do; nothing has been written
         raise UserError(str(error)) from None
     equal = all(divergence is None for _, divergence in runs)
+    following = {}
+    if tokenizer:
+        token = sample(reference.values("logits"))
+        following = {"next_token": {"id": token, "text": tokenizer.reader(ids)(token, True)}}
     if args.json:
         entries = [{"chunk": c, "equal": d is None, "first_divergence": d and _as_json(d)} for c, d in runs]
-        print(json.dumps({"equal": equal, "runs": entries, "sha256": reference.sha256()}, indent=1))
+        print(json.dumps({"equal": equal, "runs": entries, "sha256": reference.sha256(), **following}, indent=1))
     else:
         _print(args, runs)
+        if tokenizer:
+            print(f"  next token {following['next_token']['id']}: {_printable(following['next_token']['text'])}")
     if args.save:  # after the answer is out, so that a full disk does not cost it
-        saved.write(args.save, run, scenario, where, str(args.model) if args.model else "seeded")
+        saved.write(args.save, run, scenario, where, str(folder) if folder else "seeded")
     return 0 if equal else 1
+
+
+def _folder(args) -> Path | None:
+    """The model's folder; None for the seeded model."""
+    if args.folder and args.named:
+        raise UserError(f"two model folders, {args.folder} and --model {args.named}: name one.")
+    return args.folder or args.named
+
+
+def _read_text(text: str | None, folder: Path | None) -> tuple[Tokenizer | None, list[int]]:
+    """The folder's tokenizer, and the token ids of the text; (None, []) without a text."""
+    if text is None:
+        return None, []
+    if folder is None:
+        raise UserError("--text needs a model folder with a tokenizer.json: the seeded model speaks no language.")
+    tokenizer = Tokenizer(folder, read_config(folder).vocab_size)
+    try:
+        ids = tokenizer.encode(text)
+    except ValueError as error:
+        raise UserError(f"--text cannot be read: {error}") from None
+    if not ids:
+        raise UserError("--text is empty: at least one token is needed.")
+    return tokenizer, ids
+
+
+def _printable(text: str) -> str:
+    """As a Python string; what the terminal's encoding lacks is written as its number."""
+    encoding = sys.stdout.encoding or "ascii"
+    return repr(text).encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _refuse_what_cannot_be(args) -> None:

@@ -19,9 +19,11 @@ from course_lib.serve.app import LAST_STEP, Service, make_app
 from course_lib.serve.engine_loop import EngineLoop
 from course_lib.serve.listen import bind, connections_that_fit, make_server, url
 from course_lib.serve.protocol import Limits
-from course_lib.serve.texts import ByteTexts, LedgerTexts
+from course_lib.serve.texts import ByteTexts, LedgerTexts, NoTexts
 from course_lib.weights import SEEDED, load_model, seeded_model
+from course_lib.weights.config_json import read_config
 from course_lib.weights.ledger import ledger_model
+from course_lib.weights.tokenizer import NoTokenizer, Tokenizer
 
 # The default budget (max_num_batched_tokens); vLLM's 2,048 and more are for GPUs. Measured with the model "tiny" on two
 # CPU cores (2026-11-30), four streams and a prompt of 3,000: the worst gap was 70 ms, and 700 ms without chunking.
@@ -33,13 +35,14 @@ def parser() -> Parser:
         prog="python -m course_lib serve",
         description="Serve a small model with the OpenAI completions protocol: POST /v1/completions (stream or not),\n"
         "GET /v1/models, GET /health. Prints `serving URL` when it is ready; Ctrl-C ends it.\n"
-        "Text is bytes: byte b is token b (for the ledger, its own words). Lists of token ids always work.",
+        "Text needs a folder with a tokenizer.json; the seeded models read bytes (byte b is token b), the ledger its\n"
+        "own words. Lists of token ids always work.",
         example="python -m course_lib serve --no-chunking --port 8001",
     )
     which = p.add_mutually_exclusive_group()
     which.add_argument("--seeded", choices=sorted(SEEDED), default="tiny", help="a seeded model (default tiny)")
     which.add_argument("--ledger", action="store_true", help="the trained model that comes with the course")
-    which.add_argument("--model", type=Path, metavar="DIR", help="a Hugging Face style Llama folder")
+    which.add_argument("--model", type=Path, metavar="DIR", help="a Hugging Face style folder")
     p.add_argument("--arith", choices=("tile", "exact"), default="tile")
     p.add_argument("--backend", choices=("numpy", "torch"), default="numpy")
     p.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="NumPy: float32 only")
@@ -141,10 +144,14 @@ def _model(args):
     if args.ledger:
         return ledger_model(**where), "ledger", "", LedgerTexts()
     if args.model:
-        model, name, root = load_model(args.model, **where), args.model.resolve().name, str(args.model)
-    else:
-        model, name, root = seeded_model(args.seeded, **where), args.seeded, ""
-    return model, name, root, ByteTexts(model.config.vocab_size)
+        vocab_size = read_config(args.model).vocab_size
+        try:
+            texts = Tokenizer(args.model, vocab_size)
+        except NoTokenizer as error:
+            texts = NoTexts(vocab_size, str(error))
+        return load_model(args.model, **where), args.model.resolve().name, str(args.model), texts
+    model = seeded_model(args.seeded, **where)
+    return model, args.seeded, "", ByteTexts(model.config.vocab_size)
 
 
 def _engine(args, model) -> Engine:
@@ -172,7 +179,7 @@ def _limits(args, engine: Engine) -> Limits:
     worst = Request(0, [0] * (longest - 1), max_tokens=1)
     if longest > engine.model.max_model_len:
         most = engine.model.max_model_len
-        raise UserError(f"--max-model-len {longest}: this model and arithmetic hold {most} tokens.")
+        raise UserError(f"--max-model-len {longest} is more than {most}: {engine.model.why_no_longer}")
     if reason := why_never(worst, scheduler):
         raise UserError(f"a request of {longest} tokens could never finish: {reason}")
     return Limits(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from course_lib.cli import UserError
 from course_lib.serve.engine_loop import EngineLoop, Ticket, TokenEvent
@@ -93,7 +94,9 @@ class Completions:
             body = await _body(scope, receive, service.limits.max_body)
             if body is None:
                 return  # the client went
-            wanted = parse(body, model=service.model, texts=service.texts, limits=service.limits)
+            parsed = partial(parse, body, model=service.model, texts=service.texts, limits=service.limits)
+            # a tokenizer may take a second for a megabyte, which no stream shall wait for
+            wanted = await asyncio.to_thread(parsed) if len(body) > 2**16 else parsed()
             service.expect_room(len(wanted.prompts))
             events: asyncio.Queue = asyncio.Queue()
             tickets = [

@@ -129,7 +129,10 @@ def parse(body: bytes, *, model: str, texts: Texts, limits: Limits) -> Wanted:
         max_tokens=max_tokens,
         temperature=float(temperature),
         seed=_whole(fields, "seed", None, _SEEDS),
-        stop_token_ids=_stop_token_ids(fields.get("stop_token_ids"), texts),
+        stop_token_ids=[
+            *_stop_token_ids(fields.get("stop_token_ids"), texts),
+            *(() if _flag(fields, "ignore_eos") else texts.end),
+        ],
         cache_salt=salt or "",
         stream=stream,
         include_usage=include_usage,
@@ -197,13 +200,13 @@ def _stop_token_ids(value, texts: Texts) -> list[int]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise _wrong("stop_token_ids", value, f"a list of token ids from 0 to {len(texts.pieces) - 1}")
+        raise _wrong("stop_token_ids", value, f"a list of token ids from 0 to {texts.vocab_size - 1}")
     return _token_ids(value, "stop_token_ids", texts)
 
 
 def _token_ids(value: list, name: str, texts: Texts) -> list[int]:
     """The list itself. Refusal, which names the first that is no token id."""
-    last = len(texts.pieces) - 1
+    last = texts.vocab_size - 1
     for place, token in enumerate(value):
         if type(token) is not int or not 0 <= token <= last:
             what = f"{name}[{place}] is {_show(token)}, expected a token id from 0 to {last}."
@@ -238,7 +241,7 @@ def _prompt(value, name: str, texts: Texts, limits: Limits, max_tokens: int) -> 
     elif isinstance(value, list):
         ids = _token_ids(value, name, texts)
     else:
-        last = len(texts.pieces) - 1
+        last = texts.vocab_size - 1
         what = (
             f"{name} is {_show(value)}, expected a text, a list of token ids from 0 to {last}, or a list of several "
             "of either."
@@ -275,6 +278,7 @@ class CompletionWriter:
 
     def __init__(self, wanted: Wanted, texts: Texts, *, id: str, created: int, model: str):
         self._wanted, self._texts = wanted, texts
+        self._read = [texts.reader(prompt) for prompt in wanted.prompts]
         self._head = {"id": id, "object": "text_completion", "created": created, "model": model}
         self._start = f"data: {json.dumps(self._head)[:-1]}, " + '"choices": [{"index": '
         self._end = '], "usage": null}\n\n' if wanted.include_usage else "]}\n\n"
@@ -285,7 +289,7 @@ class CompletionWriter:
         self._sent[index] += 1
         reason = f'"{finish_reason}"' if finish_reason else "null"
         ids = self._ids(index, token) if self._wanted.return_token_ids else ""
-        text = json.dumps(self._texts.pieces[token])
+        text = json.dumps(self._read[index](token, bool(finish_reason)))
         end = self._end
         if self._wanted.continuous_usage:
             end = f'], "usage": {json.dumps(self._usage(index))}}}\n\n'
@@ -314,7 +318,8 @@ class CompletionWriter:
         """The answer that is not streamed: tokens and why they end, for each prompt."""
         choices = []
         for index, (ids, reason) in enumerate(zip(tokens, finish_reasons)):
-            text = "".join(self._texts.pieces[token] for token in ids)
+            read = self._texts.reader(self._wanted.prompts[index])
+            text = "".join(read(token, place == len(ids)) for place, token in enumerate(ids, 1))
             choice = {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
             if self._wanted.return_token_ids:
                 choice |= {"prompt_token_ids": self._wanted.prompts[index], "token_ids": list(ids)}

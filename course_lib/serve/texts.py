@@ -1,25 +1,43 @@
-"""Text for models that have no tokenizer: what a prompt's text means in token ids, and how a token is shown.
+"""What a prompt's text means in token ids, and the text of an answer's tokens.
 
 The shipped models speak no language, so bytes are tokens. A client that wants exact prompts sends token ids, and asks
-for `return_token_ids`.
+for `return_token_ids`. For a model folder with a tokenizer, weights.tokenizer.Tokenizer is the Texts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from course_lib.weights.ledger import VOCABULARY
 
 
 class Texts(Protocol):
-    """pieces[token id] is what the token adds to an answer's text: never empty, so that a client can time it."""
+    """vocab_size: token ids are below it; end: token ids that end an answer, unless a client asks for ignore_eos."""
 
-    pieces: Sequence[str]
+    vocab_size: int
+    end: Sequence[int]
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt's text. ValueError, with the reason, for a text that has none."""
 
+    def reader(self, prompt: Sequence[int]) -> Callable[[int, bool], str]:
+        """A function read(token, last) for the tokens of an answer, in order: what each adds to the answer's text."""
 
-class ByteTexts:
+
+class _Pieces:
+    """Each token has a text, pieces[token id], that is never empty, so that a client can time it."""
+
+    pieces: Sequence[str]
+    end = ()
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.pieces)
+
+    def reader(self, prompt: Sequence[int]) -> Callable[[int, bool], str]:
+        return lambda token, last: self.pieces[token]
+
+
+class ByteTexts(_Pieces):
     """Any text is its UTF-8 bytes; with a vocabulary below 256, byte b is token b % vocab_size.
 
     A token is shown as the printable ASCII character with its number, else as its number, such as "<200>": a
@@ -36,7 +54,17 @@ class ByteTexts:
             raise ValueError("the text has half of a surrogate pair, so it has no UTF-8 bytes.") from None
 
 
-class LedgerTexts:
+class NoTexts(_Pieces):
+    """For a model without a tokenizer: a text is refused, and a token is shown as its number, such as "<200>"."""
+
+    def __init__(self, vocab_size: int, why: str):
+        self.pieces, self._why = [f"<{token}>" for token in range(vocab_size)], why
+
+    def encode(self, text: str) -> list[int]:
+        raise ValueError(self._why)
+
+
+class LedgerTexts(_Pieces):
     """The ledger's own words, separated by spaces: "c 3 ; a 7 ; ? c". An answer's text continues the prompt's."""
 
     pieces = [f" {word}" for word in VOCABULARY]

@@ -18,7 +18,12 @@ def build(config: ModelConfig, make: Callable, convert: Callable, arith: str) ->
     The model's `sha256` is over the configuration and the float32 weights, before `convert` and the
     arithmetic change their form, so it names the model whatever it runs in.
     """
-    digest = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode())
+    sizes = asdict(config)
+    del sizes["max_position_embeddings"]  # it changes no number
+    for option in ("qkv_bias", "qk_norm", "rope_scaling"):  # younger than the hashes that are kept
+        if not sizes[option]:
+            del sizes[option]
+    digest = hashlib.sha256(json.dumps(sizes, sort_keys=True).encode())
 
     def take(key: str, shape: tuple[int, ...], layer: int | None = None):
         array = np.ascontiguousarray(make(key, shape, layer), dtype=np.float32)
@@ -45,6 +50,10 @@ def expected_shapes(c: ModelConfig) -> dict:
         "gate_up": (c.hidden_size, 2 * c.intermediate_size),
         "down": (c.intermediate_size, c.hidden_size),
     }
+    if c.qkv_bias:
+        layer["qkv_bias"] = (q + 2 * kv,)
+    if c.qk_norm:
+        layer |= {"q_norm": (c.head_dim,), "k_norm": (c.head_dim,)}
     shapes = {"embedding": (c.vocab_size, c.hidden_size), "final_norm": (c.hidden_size,)}
     if not c.tie_word_embeddings:
         shapes["lm_head"] = (c.hidden_size, c.vocab_size)

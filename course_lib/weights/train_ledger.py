@@ -20,10 +20,11 @@ from course_lib.weights.huggingface import LAYER_TENSORS, SHARED_TENSORS
 from course_lib.weights.ledger import VOCABULARY, held_before, prompts
 from course_lib.weights.safetensors_file import Tensor, write
 
-CONFIG = ModelConfig(
-    vocab_size=len(VOCABULARY), hidden_size=96, num_layers=3, q_heads=4, kv_heads=2, head_dim=24, intermediate_size=192
-)
 CURRICULUM = ((16, 500), (32, 400), (64, 600))  # statements in a prompt, steps; fewer steps keep the shares
+CONFIG = ModelConfig(
+    vocab_size=len(VOCABULARY), hidden_size=96, num_layers=3, q_heads=4, kv_heads=2, head_dim=24, intermediate_size=192,
+    max_position_embeddings=3 * CURRICULUM[-1][0] + 2,
+)  # fmt: skip
 STEPS = sum(steps for _, steps in CURRICULUM)
 BATCH_TOKENS, LEARNING_RATE, WARM_UP = 3200, 3e-3, 50
 PROG = "python -m course_lib.weights.train_ledger"
@@ -138,8 +139,8 @@ def save(weights: dict, c: ModelConfig, folder: Path) -> None:
         array = array_of(weights[key])
         store(name, array.T if key == "lm_head" else array)
     for number, layer in enumerate(weights["layers"]):
-        for key, names in LAYER_TENSORS.items():
-            array = array_of(layer[key])
+        for key, weight in layer.items():
+            names, array = LAYER_TENSORS[key], array_of(weight)
             ends = np.cumsum(parts.get(key, [array.shape[-1]]))[:-1]
             for name, part in zip(names, np.split(array, ends, axis=-1)):
                 store(f"model.layers.{number}.{name}.weight", part.T)
@@ -159,7 +160,7 @@ def save(weights: dict, c: ModelConfig, folder: Path) -> None:
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
-        "max_position_embeddings": 3 * CURRICULUM[-1][0] + 2,
+        "max_position_embeddings": c.max_position_embeddings,
         "dtype": "float16",
     }
     folder.mkdir(parents=True, exist_ok=True)
