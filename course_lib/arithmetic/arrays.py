@@ -44,14 +44,6 @@ def address(x) -> int:
     return x.ctypes.data if isinstance(x, np.ndarray) else x.data_ptr()
 
 
-def set_where(x, where, value: float) -> None:
-    """x = value where `where` (a bool array of x's kind, broadcast to x) says so, in place."""
-    if isinstance(x, np.ndarray):
-        np.copyto(x, x.dtype.type(value), where=where)
-    else:
-        x.masked_fill_(where, value)
-
-
 def add_product(total, a, b) -> None:
     """total += a @ b for stacks of matrices [n, rows, inner] and [n, inner, columns], in place."""
     if isinstance(total, np.ndarray):

@@ -11,13 +11,13 @@ from functools import partial
 
 import numpy as np
 
-from course_lib.arithmetic.arrays import add_product, cast, contiguous, empty, like, namespace, set_where
+from course_lib.arithmetic.arrays import add_product, cast, contiguous, empty, like, namespace
 from course_lib.arithmetic.rows import TILE, Operation, RowTable, random_rows
 from course_lib.arithmetic.tile import by_rows
 
 KEYS = 128  # keys per block; part of the contract like the 32 rows
 QUERIES = 128  # in one call at most: the scores of a block stay in the cache
-LOWEST = -1e30  # below every score, and finite: a row that sees no key of the first blocks has no infinity to subtract
+LOWEST = -1e30  # added to hidden scores: below every other, and finite, since infinity minus infinity is no number
 
 
 def attend_tiled(q, k, v, start: int, mask=None, rows: RowTable | None = None):
@@ -62,27 +62,28 @@ def _attend_rows(blocks, q, ahead, hidden=None, *, out) -> None:
     # The q heads that share a kv head become rows of one matrix (GQA): [kv_heads, rows * group, head_dim].
     by_head = q.reshape(rows, blocks.kv_heads, group, head_dim).swapaxes(0, 1)
     queries = contiguous(by_head).reshape(blocks.kv_heads, rows * group, head_dim)
-    scores = empty(queries, (blocks.kv_heads, rows * group, KEYS))
-    seen = blocks.num_keys - ahead  # keys 0 .. seen - 1
-    first_seen, stop = int(seen.min()), int(seen.max()) if hidden is None else hidden.shape[1]
+    scores = empty(queries, (blocks.kv_heads, rows * group, KEYS))  # of one block; all passes over them are in place
+    by_row = scores.reshape(blocks.kv_heads, rows, group, KEYS)
+    seen = blocks.num_keys - ahead
     largest = total = mixed = None
-    for first in range(0, stop, KEYS):
+    for first in range(0, int(seen.max()) if hidden is None else hidden.shape[1], KEYS):
         keys, values = blocks.at(first)
+        visible = _visible(q, first, seen, hidden)
         xp.matmul(queries, keys, out=scores)
-        if hidden is not None or first_seen < first + KEYS:
-            columns = np.arange(first, first + KEYS)
-            unseen = columns >= seen[:, None] if hidden is None else np.ascontiguousarray(hidden[:, columns])
-            _hide(scores.reshape(blocks.kv_heads, rows, group, KEYS), unseen)
+        if visible is not None:
+            by_row += (1 - visible) * LOWEST
         higher = xp.amax(scores, axis=-1, keepdims=True)
-        if largest is None:
-            higher = xp.clip(higher, LOWEST, None)
-        else:
+        if largest is not None:
             higher = xp.maximum(largest, higher)
             shrink = xp.exp(largest - higher)  # earlier sums were relative to a smaller maximum
             total *= shrink
             mixed *= shrink
         scores -= higher
+        if visible is not None:
+            by_row *= visible  # to 0, since exp is slow where its result underflows
         weights = xp.exp(scores, out=scores)
+        if visible is not None:
+            by_row *= visible
         if largest is None:
             total, mixed = xp.sum(weights, axis=-1, keepdims=True), xp.matmul(weights, values)
         else:
@@ -90,12 +91,18 @@ def _attend_rows(blocks, q, ahead, hidden=None, *, out) -> None:
             add_product(mixed, weights, values)
         largest = higher
     mixed /= total
-    out.reshape(by_head.swapaxes(0, 1).shape)[...] = mixed.reshape(by_head.shape).swapaxes(0, 1)
+    out.reshape(rows, blocks.kv_heads, group, head_dim)[...] = mixed.reshape(by_head.shape).swapaxes(0, 1)
 
 
-def _hide(scores, unseen: np.ndarray) -> None:
-    """Set scores [kv_heads, rows, group, keys] to -inf where `unseen` [rows, keys] says so, in place."""
-    set_where(scores, like(scores, unseen)[None, :, None, :], -math.inf)
+def _visible(q, first: int, seen: np.ndarray, hidden):
+    """[1, rows, 1, KEYS]: 1 where a query sees a key of the block from `first` on, else 0; None if there is no 0."""
+    if hidden is not None:
+        sees = ~hidden[:, first : first + KEYS]
+    elif seen.min() >= first + KEYS:
+        return None
+    else:
+        sees = np.arange(first, first + KEYS) < seen[:, None]
+    return like(q, sees.astype(np.float32))[None, :, None, :]
 
 
 class _Blocks:
