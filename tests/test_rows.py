@@ -87,7 +87,7 @@ def operation_of(library, kernel):
         out[...] = x + kernel(x, out)
 
     rows = array_of(library, np.zeros((1, 4), dtype=np.float32))
-    return Operation((kernel.__name__,), run, lambda seed: (run, [random_rows(rows, (TILE, 4), seed)]))
+    return Operation((kernel.__name__,), run, lambda seed, offset: (run, [random_rows(rows, (TILE, 4), seed)]))
 
 
 @every_library

@@ -33,7 +33,8 @@ class Operation(NamedTuple):
 
     key      what the agreeing row counts may depend on: a name, shapes, strides
     run      run(*arrays, out): computes out [rows, ...] from arrays [rows, ...], each contiguous
-    sample   sample(seed) -> (run, arrays of TILE rows): random rows, and perhaps other constants than `run` has
+    sample   sample(seed, offset) -> (run, arrays of TILE rows): random rows. What this `run` reads besides them is the
+             same for a seed; where it varies from call to call, it begins `offset` elements behind an even place
     size     numbers that every call reads besides its rows, such as a weight's; bounds what is tried
     """
 
@@ -94,7 +95,7 @@ class RowTable:
         counts = [n for n in self._counts if n != TILE and n <= at_most and n * operation.size <= MAX_WORK]
         if not counts:
             return Allowed(self._aligned, (TILE,))
-        trials = [_Trial(*operation.sample(seed), out, offset) for seed, offset in enumerate(OFFSETS)]
+        trials = [_Trial(operation, out, seed, offset) for seed, offset in enumerate(OFFSETS)]
         aligned = self._aligned or any(trial.slot_matters() for trial in trials)
         if aligned:
             counts = [n for n in counts if n % TILE == 0]
@@ -113,9 +114,11 @@ class RowTable:
 class _Trial:
     """A tile of 32 random rows and what one call makes of it; the same rows in other calls, elsewhere in memory."""
 
-    def __init__(self, run: Callable, arrays: Sequence, out, offset: int):
-        self._run, self._arrays, self._out, self._offset = run, arrays, out, offset
-        self._right = self._call(arrays, 0)
+    def __init__(self, operation: Operation, out, seed: int, offset: int):
+        self._out = out
+        run, self._arrays = operation.sample(seed, 0)
+        self._right = self._call(run, self._arrays, 0)
+        self._run, self._offset = operation.sample(seed, offset)[0], offset
 
     def slot_matters(self) -> bool:
         """Does a row change its bits when it fills other slots of a 32-row call, among other neighbours?"""
@@ -129,12 +132,14 @@ class _Trial:
     def _keep_their_bits(self, rows: np.ndarray) -> bool:
         """Rows of the tile, given by number, in one call."""
         index = like(self._out, rows)
-        got = self._call([x[rows if isinstance(x, np.ndarray) else index] for x in self._arrays], self._offset)
+        got = self._call(
+            self._run, [x[rows if isinstance(x, np.ndarray) else index] for x in self._arrays], self._offset
+        )
         return bool((got == self._right[index]).all())
 
-    def _call(self, arrays: Sequence, offset: int):
-        out = _at_offset(empty(self._out, (len(arrays[0]), *self._out.shape[1:])), offset)
-        self._run(*(_at_offset(x, offset) for x in arrays), out=out)
+    def _call(self, run: Callable, arrays: Sequence, offset: int):
+        out = at_offset(empty(self._out, (len(arrays[0]), *self._out.shape[1:])), offset)
+        run(*(at_offset(x, offset) for x in arrays), out=out)
         return out
 
 
@@ -146,7 +151,8 @@ def random_rows(x, shape: Sequence[int], seed: int):
     return cast(like(x, values * magnitudes.reshape(-1, *[1] * (len(shape) - 1))), x.dtype)
 
 
-def _at_offset(x, offset: int):
+def at_offset(x, offset: int):
+    """x, or a copy of it that begins `offset` elements behind an even place in memory."""
     if not offset:
         return x
     size = int(np.prod(x.shape))

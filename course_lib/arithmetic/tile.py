@@ -88,7 +88,7 @@ def matmul(table: RowTable, x, w, positions: np.ndarray):
     def run(rows, out):
         xp.matmul(rows, w, out=out)
 
-    def sample(seed: int):
+    def sample(seed: int, offset: int):
         return run, [random_rows(w, (TILE, w.shape[0]), seed)]
 
     strides = w.strides if isinstance(w, np.ndarray) else w.stride()
@@ -103,7 +103,7 @@ def rms_norm(table: RowTable, x, gain, eps: float, positions: np.ndarray):
     def run(rows, out):
         out[...] = plain.rms_norm(rows, gain, eps)
 
-    def sample(seed: int):
+    def sample(seed: int, offset: int):
         return run, [random_rows(x, (TILE, x.shape[1]), seed)]
 
     return by_rows(table, Operation(("RMSNorm", x.shape[1]), run, sample), [x], empty(x, x.shape), positions, IN_CACHE)
@@ -115,7 +115,7 @@ def silu_mul(table: RowTable, gate, up, positions: np.ndarray):
     def run(gate_rows, up_rows, out):
         out[...] = plain.silu_mul(gate_rows, up_rows)
 
-    def sample(seed: int):
+    def sample(seed: int, offset: int):
         return run, [random_rows(gate, (TILE, gate.shape[1]), seed + 100 * i) for i in range(2)]
 
     operation = Operation(("activation", gate.shape[1]), run, sample)

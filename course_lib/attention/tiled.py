@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from course_lib.arithmetic.arrays import add_product, cast, contiguous, empty, like, namespace
-from course_lib.arithmetic.rows import TILE, Operation, RowTable, random_rows
+from course_lib.arithmetic.rows import TILE, Operation, RowTable, at_offset, random_rows
 from course_lib.arithmetic.tile import by_rows
 
 KEYS = 128  # keys per block; part of the contract like the 32 rows
@@ -39,8 +39,9 @@ def attend_tiled(q, k, v, start: int, mask=None, rows: RowTable | None = None):
     if mask is not None:
         arrays.append(np.pad(~mask, ((0, 0), (0, -mask.shape[1] % KEYS)), constant_values=True))
 
-    def sample(seed: int):
-        keys, values = (random_rows(queries, (2 * KEYS, *k.shape[1:]), seed + i) for i in (200, 300))
+    def sample(seed: int, offset: int):
+        shape = (2 * KEYS, *k.shape[1:])
+        keys, values = (at_offset(random_rows(queries, shape, seed + i), offset) for i in (200, 300))
         ahead = np.random.PCG64(seed).random_raw(TILE).astype(np.int64) % (2 * KEYS)
         return partial(_attend_rows, _Blocks(keys, values)), [random_rows(queries, (TILE, *q.shape[1:]), seed), ahead]
 
