@@ -119,7 +119,7 @@ class Model:
 
         def attend(layer: int, q, k, v):
             pool.write(layer, batch.write_slots, k, v)
-            return attend_paged(q, pool, layer, batch.read_slots, batch.starts, batch.masks, self.arith.name)
+            return attend_paged(q, pool, layer, batch.read_slots, batch.starts, batch.masks, self.arith)
 
         x = self.embedding[like(self.embedding, ids)]
         rotate_by = (batch.q_positions, batch.key_positions)
@@ -141,10 +141,8 @@ class Model:
         if not len(last_rows):
             return zeros(x, (0, self.config.vocab_size))
 
-        def head(rows):
-            return self.arith.matmul(self._norm(rows, self.final_norm), self.lm_head)
-
-        return self.arith.by_rows(head, x[like(x, last_rows)], positions[last_rows])
+        x, positions = x[like(x, last_rows)], positions[last_rows]
+        return self.arith.matmul(self._norm(x, self.final_norm, positions), self.lm_head, positions)
 
     def layer(self, w: dict, x, positions: np.ndarray, rotations: Sequence, attend: Callable):
         """One transformer layer: attention, then the MLP; each reads a norm of x and adds its result to x.
@@ -159,41 +157,25 @@ class Model:
         """
         c, matmul = self.config, self.arith.matmul
         q_end, k_end = c.q_heads * c.head_dim, (c.q_heads + c.kv_heads) * c.head_dim
-
-        def project(rows):
-            qkv = matmul(self._norm(rows, w["attention_norm"]), w["qkv"])
-            if c.qkv_bias:
-                qkv = qkv + w["qkv_bias"]
-            if c.qk_norm:
-                qkv[..., :q_end] = self._norm_heads(qkv[..., :q_end], w["q_norm"])
-                qkv[..., q_end:k_end] = self._norm_heads(qkv[..., q_end:k_end], w["k_norm"])
-            return qkv
-
-        def output(rows):
-            return matmul(rows, w["o"])
-
-        def mlp(rows):
-            both = matmul(self._norm(rows, w["mlp_norm"]), w["gate_up"])
-            gate, up = both[..., : c.intermediate_size], both[..., c.intermediate_size :]
-            return matmul(self.arith.silu_mul(gate, up), w["down"])
-
-        qkv = self.arith.by_rows(project, x, positions)
-        q = rotate(qkv[:, :q_end].reshape(-1, c.q_heads, c.head_dim), *rotations[0])
-        k = rotate(qkv[:, q_end:k_end].reshape(-1, c.kv_heads, c.head_dim), *rotations[1])
+        qkv = matmul(self._norm(x, w["attention_norm"], positions), w["qkv"], positions)
+        if c.qkv_bias:
+            qkv = qkv + w["qkv_bias"]
+        q = qkv[:, :q_end].reshape(-1, c.q_heads, c.head_dim)
+        k = qkv[:, q_end:k_end].reshape(-1, c.kv_heads, c.head_dim)
         v = qkv[:, k_end:].reshape(-1, c.kv_heads, c.head_dim)
-        attended = attend(q, k, v)
-        x = x + self.arith.by_rows(output, attended.reshape(len(x), q_end), positions)
-        return x + self.arith.by_rows(mlp, x, positions)
+        if c.qk_norm:
+            q, k = self._norm(q, w["q_norm"], positions), self._norm(k, w["k_norm"], positions)
+        q, k = rotate(q, *rotations[0]), rotate(k, *rotations[1])
+        x = x + matmul(attend(q, k, v).reshape(len(x), q_end), w["o"], positions)
+        both = matmul(self._norm(x, w["mlp_norm"], positions), w["gate_up"], positions)
+        gate, up = both[:, : c.intermediate_size], both[:, c.intermediate_size :]
+        return x + matmul(self.arith.silu_mul(gate, up, positions), w["down"], positions)
 
-    def _norm(self, x, gain):
-        return self.arith.rms_norm(x, gain, self.config.rms_norm_eps)
-
-    def _norm_heads(self, x, gain):
-        """Each head of x [..., heads * head_dim] normed by itself; gain [head_dim]."""
-        return self._norm(x.reshape(*x.shape[:-1], -1, self.config.head_dim), gain).reshape(x.shape)
+    def _norm(self, x, gain, positions: np.ndarray):
+        return self.arith.rms_norm(x, gain, self.config.rms_norm_eps, positions)
 
 
-def attend_paged(q, pool, layer: int, read_slots: Sequence, starts: Sequence[int], masks: Sequence, arith: str):
+def attend_paged(q, pool, layer: int, read_slots: Sequence, starts: Sequence[int], masks: Sequence, arith: Arithmetic):
     """Attention for several requests' chunks at once.
 
     q            [tokens, q_heads, head_dim]   the chunks' queries, one chunk after another
@@ -201,18 +183,17 @@ def attend_paged(q, pool, layer: int, read_slots: Sequence, starts: Sequence[int
     read_slots   per chunk: slots of its request's tokens 0 .. stop - 1, in token order
     starts       per chunk: position of its first token
     masks        per chunk: a bool mask [chunk_len, stop], or None for causal
-    arith        the arithmetic's name, a key of ATTEND
+    arith        the arithmetic; its name is a key of ATTEND
     returns      [tokens, q_heads, head_dim]
 
     Reads the tokens before `stop` only: the rest of the last block is never touched.
     """
-    if arith not in ATTEND:
-        raise ValueError(f"no attention in arithmetic {arith!r}; there are {sorted(ATTEND)}.")
+    attend = partial(ATTEND[arith.name], **({"rows": arith.rows} if arith.rows else {}))
     outputs, row = [], 0
     for slots, start, mask in zip(read_slots, starts, masks):
         chunk_len = len(slots) - start
         k, v = pool.gather(layer, slots)
-        outputs.append(ATTEND[arith](q[row : row + chunk_len], k, v, start, mask))
+        outputs.append(attend(q[row : row + chunk_len], k, v, start, mask))
         row += chunk_len
     return namespace(q).concatenate(outputs)
 

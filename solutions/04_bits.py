@@ -592,6 +592,23 @@ for backend, name in (("numpy", "float32"), ("torch", "float32"), ("torch", "bfl
     problems = self_test(backend, name)
     print(f"{backend:6} {name:9}", "the assumptions hold here" if not problems else problems)
 
+# %% [markdown] id="rows-text"
+# Rows of zeros cost time. Where a row has the same bits in every slot, and in calls of other row counts, the engine
+# fills up with fewer of them: one new token then costs a call of one or a few rows instead of 32. No list of such row
+# counts can be given: they depend on the processor, the library, the shape of the weight and the number of threads. So
+# the engine tries it, with random rows: a call of 32 rows, and the same rows in other slots and in calls of 1, 2, 4, ...
+# 1,024 rows. It uses a row count only if all bits agree. 32 rows, each in its slot, need no trial: they are the definition.
+#
+# Which row counts agree on your machine? "Each row in its slot" stands where a row's slot matters.
+
+# %% id="rows"
+from course_lib.arithmetic.selftest import row_counts
+
+for backend in ("numpy", "torch"):
+    print(backend)
+    for operation, counts in row_counts(backend).items():
+        print(f"  {operation:36} {counts}")
+
 # %% [markdown] id="inner-text"
 # You may think that a product can be cut anywhere, not only between rows. But look at the *inner* dimension, over which
 # the sums run: two halves, each rounded, and then added. **Guess:** do all, some or none of the numbers keep their

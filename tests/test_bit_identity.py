@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starting import run_python
 
+from course_lib.arithmetic.arrays import bits
 from course_lib.attention.mask import chunk_attention_mask
+from course_lib.model import ChunkInput
 from course_lib.model_config import ModelConfig
 from course_lib.positions import Llama3Scaling, positions
-from course_lib.prefill import cut, one_pass, prefill, ragged
+from course_lib.prefill import KVSnapshot, cut, one_pass, prefill, ragged
 from course_lib.weights import seeded_model
 
 LENGTH = 1003
@@ -136,6 +138,38 @@ def test_any_cut_any_hit_any_neighbours_any_blocks(nano, data):
     ids = tokens(length, length, 64)
     run = prefill(nano, ids, sizes, hit=hit, block_size=block_size, beside=beside)
     assert run.sha256() == one_pass(nano, ids).sha256()
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=15, derandomize=True)
+def test_any_ragged_batch_of_chunks_behind_any_prefix_hits_leaves_the_bits_of_one_pass(nano, data):
+    """Several requests, each behind a hit of its own; every step takes any number of tokens of any of them."""
+    lengths = data.draw(st.lists(st.integers(1, 90), min_size=1, max_size=4), label="lengths")
+    hits = [data.draw(st.integers(0, (n - 1) // 8), label="blocks hit") * 8 for n in lengths]
+    prompts = [tokens(n, number, 64) for number, n in enumerate(lengths)]
+    references = [one_pass(nano, ids) for ids in prompts]
+    pool = nano.new_pool(1 + sum(-(-n // 8) for n in lengths), 8)
+    free = iter(range(1, pool.num_blocks))
+    tables = [[next(free) for _ in range(-(-n // 8))] for n in lengths]
+    logits = {}
+    hit = [ChunkInput(ids[:h], 0, table) for ids, h, table in zip(prompts, hits, tables) if h]
+    if hit:  # computed by others, in one pass
+        nano.forward(hit, pool)
+    done = list(hits)
+    while any(d < n for d, n in zip(done, lengths)):
+        takes = {i: data.draw(st.integers(0, n - done[i]), label=f"of {i}") for i, n in enumerate(lengths)}
+        if not any(takes.values()):
+            takes = {i: int(done[i] < n) for i, n in enumerate(lengths)}  # all decode
+        order = [i for i in data.draw(st.permutations(range(len(lengths))), label="order") if takes[i]]
+        chunks = [ChunkInput(prompts[i][done[i] :][: takes[i]], done[i], tables[i], hits[i], True) for i in order]
+        made = nano.forward(chunks, pool)
+        for row, i in enumerate(order):
+            done[i] += takes[i]
+            logits[i] = made[row]
+    for i, reference in enumerate(references):
+        k, v = pool.kv_in(pool.slots(tables[i], 0, lengths[i]))
+        run = KVSnapshot(*(bits(x) for x in (k, v, logits[i])), dtype=reference.dtype)
+        assert run.sha256() == reference.sha256()
 
 
 @pytest.mark.parametrize("threads", ["1", pytest.param("2", marks=pytest.mark.slow)])

@@ -54,6 +54,17 @@ def test_a_machine_on_which_tiles_do_not_hold_is_told_so(monkeypatch, capsys):
     assert doctor.main([]) == 1
     text = capsys.readouterr().out
     assert "rows differ" in text and "--arith exact" in text and "Not well: tiles, numpy." in text
+    numpy_part = text.split("tiles, numpy")[1].split("tiles, torch")[0]
+    assert "rows in" not in numpy_part  # no row count is claimed where tiles do not hold
+
+
+def test_the_row_counts_that_agree_here_are_shown(capsys):
+    doctor.main([])
+    for part in capsys.readouterr().out.split("  tiles, ")[1:]:
+        lines = [line for line in part.splitlines() if line.startswith("  rows")]
+        for operation in ("matmul 64x192", "RMSNorm 64", "activation 64"):
+            (line,) = [line for line in lines if operation in line]
+            assert "32" in line and ("in any slot" in line or "each row in its slot" in line)
 
 
 def test_an_old_version_is_named_with_what_is_wanted(monkeypatch):

@@ -193,6 +193,6 @@ EXERCISE = exercise(
     same=same,
     reread="Reread notebook 04, section 3.",
     imports="import numpy as np\nimport torch",
-    library=("course_lib.arithmetic.tile:matmul", "course_lib.arithmetic.tile:by_tiles"),
+    library=("course_lib.arithmetic.tile:matmul", "course_lib.arithmetic.tile:by_rows"),
     driver=nb04.tiled_linear,
 )

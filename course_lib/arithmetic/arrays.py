@@ -34,6 +34,24 @@ def empty(x, shape: tuple[int, ...], dtype=None):
     return sys.modules["torch"].empty(shape, dtype=dtype or x.dtype, device=x.device)
 
 
+def contiguous(x):
+    """x if its elements lie in C order without gaps; else such a copy."""
+    return np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x.contiguous()
+
+
+def address(x) -> int:
+    """Where x begins in memory."""
+    return x.ctypes.data if isinstance(x, np.ndarray) else x.data_ptr()
+
+
+def add_product(total, a, b) -> None:
+    """total += a @ b for stacks of matrices [n, rows, inner] and [n, inner, columns], in place."""
+    if isinstance(total, np.ndarray):
+        total += np.matmul(a, b)
+    else:
+        total.baddbmm_(a, b)
+
+
 def bfloat16_to_float32(bits: np.ndarray) -> np.ndarray:
     """bfloat16 bits (uint16; NumPy has no bfloat16) to the float32 of equal value: bfloat16 is its upper half."""
     return (bits.astype(np.uint32) << 16).view(np.float32)

@@ -1,124 +1,135 @@
 """Attention in tile arithmetic: an online softmax over fixed blocks of keys. No N x N matrix is ever built.
 
-The queries of an aligned tile (positions i * T .. (i + 1) * T - 1) attend together to keys
-0 .. (i + 1) * T - 1 in blocks of KEYS, counted from position 0. Keys that are not written yet are zero
-and masked. So every shape is a function of the tile index alone, and a query meets the same kernels in
-the same order however the prompt was cut.
+Keys are read in blocks of KEYS, counted from position 0, each at its full width: keys that are not there are zero and
+hidden. A block that a query does not see changes nothing in its result: its largest score stays, earlier sums are
+multiplied by exp(0) = 1, and zeros are added. So the number of blocks does not matter, queries at different positions
+can share a call, and a query has the bits of its aligned tile of 32 queries however the prompt was cut.
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
-from course_lib.arithmetic.arrays import cast, empty, like, namespace, zeros
-from course_lib.arithmetic.tile import TILE
+from course_lib.arithmetic.arrays import add_product, cast, contiguous, empty, like, namespace
+from course_lib.arithmetic.rows import TILE, Operation, RowTable, at_offset, random_rows
+from course_lib.arithmetic.tile import by_rows
 
-KEYS = 512  # keys per block, a multiple of T; part of the contract like T
+KEYS = 128  # keys per block; part of the contract like the 32 rows
+QUERIES = 128  # in one call at most: the scores of a block stay in the cache
+LOWEST = -1e30  # added to hidden scores: below every other, and finite, since infinity minus infinity is no number
 
 
-def attend_tiled(q, k, v, start: int, mask=None, tile: int = TILE):
+def attend_tiled(q, k, v, start: int, mask=None, rows: RowTable | None = None):
     """Attention of one request's new tokens over all its keys.
 
     q         [chunk_len, q_heads, head_dim]   queries at positions start, start + 1, ...
     k, v      [start + chunk_len, kv_heads, head_dim]
     mask      [chunk_len, start + chunk_len] bool, NumPy; causal if not given
-    tile      T, the rows of a query tile; ValueError if it does not divide KEYS
+    rows      which numbers of queries may share a call; only aligned tiles of 32 if not given
     returns   [chunk_len, q_heads, head_dim]   q's dtype
 
-    Computes in float32 whatever the dtype. Needs memory for T x KEYS scores per head, and a copy of k and v.
+    Computes in float32 whatever the dtype. Needs memory for QUERIES x KEYS scores per head, and for k and v in float32.
     """
-    if tile < 1 or KEYS % tile:  # the keys ahead of a query could lie in two blocks, and only the last is masked
-        raise ValueError(f"tile={tile}; wanted a number of rows that divides {KEYS}, such as {TILE}.")
-    stop = start + q.shape[0]
-    first_tile, last_tile = start // tile, (stop - 1) // tile
     xp = namespace(q)
-    before = start - first_tile * tile
-    q_rows = _padded(cast(q, xp.float32) * (1.0 / math.sqrt(q.shape[-1])), before, (last_tile + 1 - first_tile) * tile)
-    key_blocks, value_blocks = _blocks(k), _blocks(v)
-    out = empty(q_rows, q_rows.shape)
-    for i in range(first_tile, last_tile + 1):
-        rows = slice((i - first_tile) * tile, (i + 1 - first_tile) * tile)
-        visible = None if mask is None else _tile_of_mask(mask, i * tile, tile, start)
-        keys = (i + 1) * tile if mask is None else visible.shape[1]
-        out[rows] = _attend_tile(xp, q_rows[rows], key_blocks, value_blocks, keys, visible)
-    return cast(out[before : before + q.shape[0]], q.dtype)
+    queries = cast(q, xp.float32) * (1.0 / math.sqrt(q.shape[-1]))
+    positions = np.arange(start, start + q.shape[0])
+    # Counted from the end, so that 0, which pads a call, means a query that sees every key.
+    arrays = [queries, k.shape[0] - 1 - positions]
+    if mask is not None:
+        arrays.append(np.pad(~mask, ((0, 0), (0, -mask.shape[1] % KEYS)), constant_values=True))
+
+    def sample(seed: int, offset: int):
+        shape = (2 * KEYS, *k.shape[1:])
+        keys, values = (at_offset(random_rows(queries, shape, seed + i), offset) for i in (200, 300))
+        ahead = np.random.PCG64(seed).random_raw(TILE).astype(np.int64) % (2 * KEYS)
+        return partial(_attend_rows, _Blocks(keys, values)), [random_rows(queries, (TILE, *q.shape[1:]), seed), ahead]
+
+    operation = Operation(("attention", *q.shape[1:], k.shape[1]), partial(_attend_rows, _Blocks(k, v)), sample)
+    table = rows or RowTable(counts=(), aligned=True)
+    out = by_rows(table, operation, arrays, empty(queries, queries.shape), positions, QUERIES)
+    return cast(out, q.dtype)
 
 
-def _attend_tile(xp, q, key_blocks, value_blocks, keys: int, visible):
-    """One tile of queries, float32 [T, q_heads, head_dim], over keys 0 .. keys - 1."""
-    tile, q_heads, head_dim = q.shape
-    kv_heads = key_blocks.shape[1]
-    group = q_heads // kv_heads
-    # The q heads that share a kv head become rows of one matrix (GQA): [kv_heads, T * group, head_dim].
-    rows = q.reshape(tile, kv_heads, group, head_dim).swapaxes(0, 1).reshape(kv_heads, tile * group, head_dim)
-    largest, total, out = None, 0, 0
-    for block, first in enumerate(range(0, keys, KEYS)):
-        width = min(KEYS, keys - first)
-        scores = xp.matmul(rows, key_blocks[block, :, :width].swapaxes(1, 2))
-        _hide(xp, scores.reshape(kv_heads, tile, group, width), slice(first, first + width), keys, visible)
+def _attend_rows(blocks, q, ahead, hidden=None, *, out) -> None:
+    """Some queries [rows, q_heads, head_dim] over the keys that they see, into `out`. All of it float32.
+
+    ahead    [rows] NumPy: how many of the last keys each query does not see
+    hidden   [rows, keys in whole blocks] bool, NumPy: used in place of `ahead` if given
+    """
+    xp = namespace(q)
+    rows, q_heads, head_dim = q.shape
+    group = q_heads // blocks.kv_heads
+    # The q heads that share a kv head become rows of one matrix (GQA): [kv_heads, rows * group, head_dim].
+    by_head = q.reshape(rows, blocks.kv_heads, group, head_dim).swapaxes(0, 1)
+    queries = contiguous(by_head).reshape(blocks.kv_heads, rows * group, head_dim)
+    scores = empty(queries, (blocks.kv_heads, rows * group, KEYS))  # of one block; all passes over them are in place
+    by_row = scores.reshape(blocks.kv_heads, rows, group, KEYS)
+    seen = blocks.num_keys - ahead
+    largest = total = mixed = None
+    for first in range(0, int(seen.max()) if hidden is None else hidden.shape[1], KEYS):
+        keys, values = blocks.at(first)
+        visible = _visible(q, first, seen, hidden)
+        xp.matmul(queries, keys, out=scores)
+        if visible is not None:
+            by_row += (1 - visible) * LOWEST
         higher = xp.amax(scores, axis=-1, keepdims=True)
-        if largest is None:
-            higher = xp.clip(higher, -1e30, None)  # a row that sees no key of this block stays finite
-        else:
+        if largest is not None:
             higher = xp.maximum(largest, higher)
             shrink = xp.exp(largest - higher)  # earlier sums were relative to a smaller maximum
-            total, out = total * shrink, out * shrink
+            total *= shrink
+            mixed *= shrink
         scores -= higher
+        if visible is not None:
+            by_row *= visible  # to 0, since exp is slow where its result underflows
         weights = xp.exp(scores, out=scores)
-        total = total + xp.sum(weights, axis=-1, keepdims=True)
-        out = out + xp.matmul(weights, value_blocks[block, :, :width])
+        if visible is not None:
+            by_row *= visible
+        if largest is None:
+            total, mixed = xp.sum(weights, axis=-1, keepdims=True), xp.matmul(weights, values)
+        else:
+            total += xp.sum(weights, axis=-1, keepdims=True)
+            add_product(mixed, weights, values)
         largest = higher
-    out = (out / total).reshape(kv_heads, tile, group, head_dim)
-    return out.swapaxes(0, 1).reshape(tile, q_heads, head_dim)
+    mixed /= total
+    out.reshape(rows, blocks.kv_heads, group, head_dim)[...] = mixed.reshape(by_head.shape).swapaxes(0, 1)
 
 
-def _hide(xp, scores, block: slice, keys: int, visible) -> None:
-    """Set the scores of invisible keys to -inf, in place. scores [kv_heads, T, group, keys of the block]."""
-    if visible is not None:
-        hidden = ~visible[:, block]
-    elif block.stop < keys:
-        return  # only the last T keys can be ahead of a query of this tile
+def _visible(q, first: int, seen: np.ndarray, hidden):
+    """[1, rows, 1, KEYS]: 1 where a query sees a key of the block from `first` on, else 0; None if there is no 0."""
+    if hidden is not None:
+        sees = ~hidden[:, first : first + KEYS]
+    elif seen.min() >= first + KEYS:
+        return None
     else:
-        tile = scores.shape[1]
-        scores = scores[..., -tile:]
-        hidden = np.triu(np.ones((tile, tile), dtype=bool), 1)
-    hidden = like(scores, np.ascontiguousarray(hidden))[None, :, None, :]
-    scores[...] = xp.where(hidden, -math.inf, scores)
+        sees = np.arange(first, first + KEYS) < seen[:, None]
+    return like(q, sees.astype(np.float32))[None, :, None, :]
 
 
-def _tile_of_mask(mask, first: int, tile: int, start: int):
-    """The mask of positions first .. first + T - 1: [T, keys] bool; rows outside the chunk see key 0.
+class _Blocks:
+    """Keys and values [num_keys, kv_heads, head_dim] of one request, in float32, in blocks of KEYS.
 
-    A right mask needs keys 0 .. first + T - 1. For one that looks further ahead, whole tiles of keys are added.
+    The strides are the same in every block, and do not depend on the number of keys.
     """
-    rows = slice(max(first - start, 0), first + tile - start)
-    part = mask[rows]
-    last_seen = int(np.flatnonzero(part.any(axis=0))[-1])
-    keys = max(first + tile, (last_seen // tile + 1) * tile)
-    visible = np.zeros((tile, keys), dtype=bool)
-    visible[:, 0] = True
-    slots = slice(start + rows.start - first, start + rows.start - first + part.shape[0])
-    visible[slots] = False
-    visible[slots, : min(keys, part.shape[1])] = part[:, :keys]
-    return visible
+
+    def __init__(self, k, v):
+        self.num_keys, self.kv_heads, _ = k.shape
+        float32 = namespace(k).float32
+        self._by_head = [contiguous(cast(x, float32)).swapaxes(0, 1) for x in (k, v)]  # [kv_heads, num_keys, head_dim]
+        self._padded: list = []
+
+    def at(self, first: int):
+        """The block from key `first` on: keys [kv_heads, head_dim, KEYS], values [kv_heads, KEYS, head_dim]."""
+        if first + KEYS <= self.num_keys:
+            k, v = (x[:, first : first + KEYS] for x in self._by_head)
+        else:
+            self._padded = self._padded or [_full(x.swapaxes(0, 1)[first:]) for x in self._by_head]
+            k, v = (x.swapaxes(0, 1) for x in self._padded)
+        return k.swapaxes(1, 2), v
 
 
-def _blocks(x):
-    """Keys or values [keys, kv_heads, head_dim] as float32 blocks [blocks, kv_heads, KEYS, head_dim], zero-padded.
-
-    In blocks the strides are fixed, where those of [kv_heads, keys, head_dim] would follow the number of keys.
-    """
-    keys, kv_heads, head_dim = x.shape
-    full, rest = divmod(keys, KEYS)
-    out = zeros(x, (full + bool(rest), kv_heads, KEYS, head_dim), namespace(x).float32)
-    out[:full] = x[: full * KEYS].reshape(full, KEYS, kv_heads, head_dim).swapaxes(1, 2)
-    if rest:
-        out[full, :, :rest] = x[full * KEYS :].swapaxes(0, 1)
-    return out
-
-
-def _padded(x, before: int, length: int):
-    """x at row `before` of `length` zero rows."""
-    out = zeros(x, (length, *x.shape[1:]))
-    out[before : before + x.shape[0]] = x
-    return out
+def _full(x):
+    """Keys or values [KEYS or fewer, kv_heads, head_dim], filled up with zeros to KEYS."""
+    room = empty(x, (KEYS, *x.shape[1:]))
+    room[: len(x)], room[len(x) :] = x, 0
+    return room

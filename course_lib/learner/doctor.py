@@ -116,16 +116,19 @@ def torch_and_gpu() -> list[Line]:
 
 
 def self_tests() -> list[Line]:
-    """What tile arithmetic assumes of this machine, measured."""
+    """What tile arithmetic assumes of this machine, measured, and the row counts that it uses here."""
     lines = []
     for backend in ("numpy", "torch"):
         state = _state(backend)
         if state != "well":
             lines.append(Line(f"tiles, {backend}", f"not tested: {backend} is {state}", ill=state != "not installed"))
             continue
-        problems = importlib.import_module("course_lib.arithmetic.selftest").self_test(backend)
+        selftest = importlib.import_module("course_lib.arithmetic.selftest")
+        problems = selftest.self_test(backend)
         remedy = "use --arith exact on this machine" if problems else ""
         lines.append(Line(f"tiles, {backend}", "; ".join(problems) or "well", remedy, ill=bool(problems)))
+        for operation, counts in selftest.row_counts(backend).items() if not problems else ():
+            lines.append(Line("rows", f"{operation}: {counts}"))
     return lines
 
 
