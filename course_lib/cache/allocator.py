@@ -22,7 +22,8 @@ class BlockAllocator:
     recently used first, and of one request's blocks the tail first, with one exception:
 
     uncached_first   True: freed blocks that are not cached go to the front of the free order, as a group, because
-                     allocating them loses nothing (vLLM 0.33). False: all go to the back (vLLM 0.11)
+                     allocating them loses nothing (vLLM 0.33; without a prefix cache that is all blocks). False: all
+                     go to the back (vLLM 0.11)
     """
 
     def __init__(self, num_blocks: int, cached: CachedBlocks | None = None, *, uncached_first: bool = True):
@@ -87,11 +88,11 @@ class BlockAllocator:
                         "Was this request released twice? Clear its block table when it finishes."
                     )
         front: list[int] = []
-        cached = self.cached if self.uncached_first else None
+        cached, uncached_first = () if self.cached is None else self.cached, self.uncached_first
         for block in reversed(blocks):
             refs[block] = count = refs[block] - 1
             if count == 0:
-                if cached is not None and block not in cached:
+                if uncached_first and block not in cached:
                     front.append(block)
                 else:
                     free[block] = None

@@ -123,8 +123,8 @@ def _schedule(case: dict, record: dict) -> str:
             "sampled": [names[i] for i, _ in step.sampled],
             "preempted": [names[i] for i in step.preempted],
         }
-        arrange = sorted if record.get("any_order") else list
         for key, value in ours.items():
+            arrange = sorted if key == "preempted" or record.get("any_order") else list  # `preempted` is a set
             if arrange(value) != arrange(wanted.get(key, [])):
                 raise _Differs(f"step {number}, {key}", system, wanted.get(key, []), value)
     for name, tokens in record.get("first_slice_start", {}).items():

@@ -74,7 +74,7 @@ class Profile:
         if prefix_cache is not None:
             expect_prefix_cache(prefix_cache, self.name if not self.caches_prefixes else "", enable_prefix_caching)
         if not (enable_prefix_caching and self.caches_prefixes):
-            return CacheManager(num_blocks, block_size, None)
+            return CacheManager(num_blocks, block_size, None, uncached_first=self.uncached_first)
         if self.radix and prefix_cache is None:
             return RadixManager(num_blocks, block_size)
         prefix = PrefixIndex() if prefix_cache is None else prefix_cache
