@@ -9,7 +9,7 @@ import numpy as np
 
 from course_lib.arithmetic.exact import MAX_KEYS
 from course_lib.cli import Parser, UserError, file_to_write, not_negative, positive
-from course_lib.commands import saved
+from course_lib.commands import saved, sizes
 from course_lib.diagnosis.faults import FAULTS, Scenario
 from course_lib.diagnosis.kv_diff import Divergence, first_divergence
 from course_lib.positions import MAX_ANGLE
@@ -58,6 +58,9 @@ def main(argv: Sequence[str]) -> int:
     _refuse_what_cannot_be(args)
     where = {"backend": args.backend, "arith": args.arith, "dtype": args.dtype, "device": args.device}
     model = load_model(args.model, **where) if args.model else seeded_model(**where)
+    sizes.expect_prefill(
+        tokens=args.prompt_len, hit=args.hit, chunks=chunks, block_size=args.block_size, config=model.config
+    )
     ids = token_ids(args.prompt_len, model.config.vocab_size)
     runs = []
     try:

@@ -169,7 +169,7 @@ def _compare_end(record: dict, cache: CacheManager, tables: dict[str, list[int]]
 def _trtllm_chunk(case: dict, record: dict) -> str:
     given = case["input"]
     if "prompt_lengths" not in given:
-        ours = _cursors(given, [given["start"]], [given["end"]], equal_progress=False)
+        ours = _cursors(given, [given["start"]], [given["end"]], len(record["slices"]), equal_progress=False)
         starts = [given["start"], *(cursor for (cursor,) in ours)]
         slices = [list(pair) for pair in zip(starts, starts[1:])]
         if slices != record["slices"]:
@@ -179,7 +179,8 @@ def _trtllm_chunk(case: dict, record: dict) -> str:
     for policy in ("FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS"):
         if policy in record:
             lengths = given["prompt_lengths"]
-            ours = _cursors(given, [0] * len(lengths), lengths, equal_progress=policy == "EQUAL_PROGRESS")
+            most, equal_progress = len(record[policy]), policy == "EQUAL_PROGRESS"
+            ours = _cursors(given, [0] * len(lengths), lengths, most, equal_progress=equal_progress)
             if ours != record[policy]:
                 raise _Differs(f"{policy}, cursors after each step", record["system"], record[policy], ours)
             if ours[-1] != lengths:
@@ -187,8 +188,8 @@ def _trtllm_chunk(case: dict, record: dict) -> str:
     return note
 
 
-def _cursors(given: dict, starts: list[int], stops: list[int], equal_progress: bool) -> list[list[int]]:
-    """How far each prompt is after each step, until all are done or nothing moves."""
+def _cursors(given: dict, starts: list[int], stops: list[int], most: int, equal_progress: bool) -> list[list[int]]:
+    """How far each prompt is after each step, until all are done, nothing moves, or it takes more than `most` steps."""
     ends = enumerate(zip(starts, stops))
     requests = [Request(id=i, token_ids=[0] * stop, num_computed=start) for i, (start, stop) in ends]
     capacity, rows = given.get("ctx_token_capacity") or sum(stops), []
@@ -201,7 +202,7 @@ def _cursors(given: dict, starts: list[int], stops: list[int], equal_progress: b
             requests[chunk.request_id].num_computed = chunk.stop
         if plan or not rows:
             rows.append([r.num_computed for r in requests])
-        if not plan or rows[-1] == stops:
+        if not plan or rows[-1] == stops or len(rows) > most:
             return rows
 
 

@@ -34,13 +34,13 @@ class Scheduler:
         max_num_seqs: int, enable_chunked_prefill: bool = True, plan_step: Callable | None = None,
         refuse_stuck: bool = True,
     ):  # fmt: skip
-        expect_knobs(max_num_batched_tokens, max_chunk, max_num_seqs)
         if plan_step is not None and not enable_chunked_prefill:
             raise ValueError("enable_chunked_prefill=False is a policy, and plan_step is another: leave one out.")
         if plan_step is not None:
             profile = profile.with_policy(plan_step)
         elif not enable_chunked_prefill:
             profile = profile.without_chunking()
+        expect_knobs(max_num_batched_tokens, max_chunk, max_num_seqs, profile)
         self.cache, self.profile, self.plan_step = cache, profile, profile.plan_step_for(cache.block_size)
         self.publish_early = profile.publish == "schedule"
         self.max_num_batched_tokens, self.max_chunk, self.max_num_seqs = max_num_batched_tokens, max_chunk, max_num_seqs
