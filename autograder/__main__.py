@@ -140,8 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return grade(
                 options.where, jobs=options.jobs, accepted=options.accept_isolation, students=options.student,
-                assignments=options.assignment, json_file=options.json and options.json.resolve(), dry_run=options.dry_run,
-                scheduler=options.scheduler, again=options.again,
+                assignments=options.assignment, json_file=options.json and options.json.resolve(),
+                dry_run=options.dry_run, scheduler=options.scheduler, again=options.again,
             )  # fmt: skip
         from autograder.course import make_course
 

@@ -87,12 +87,20 @@ class BlockAllocator:
                         f"block {block} is released {times} times but held {refs[block]} times. "
                         "Was this request released twice? Clear its block table when it finishes."
                     )
+        if self.cached is None and self.uncached_first:  # all go to the front: the last of the table ends up first
+            to_front = free.move_to_end
+            for block in blocks:
+                refs[block] = count = refs[block] - 1
+                if count == 0:
+                    free[block] = None
+                    to_front(block, False)
+            return
         front: list[int] = []
-        cached, uncached_first = () if self.cached is None else self.cached, self.uncached_first
+        cached = self.cached if self.uncached_first else None
         for block in reversed(blocks):
             refs[block] = count = refs[block] - 1
             if count == 0:
-                if uncached_first and block not in cached:
+                if cached is not None and block not in cached:
                     front.append(block)
                 else:
                     free[block] = None

@@ -20,7 +20,8 @@ from course_lib.weights import load_model, seeded_model
 def parser() -> Parser:
     p = Parser(
         prog="python -m course_lib prefill",
-        description="Prefill a prompt in chunks and compare K, V and logits with one pass. Exit 1 if any bit differs.",
+        description="Prefill a prompt in chunks and compare K, V and logits with one pass. Exit 1 if any bit differs "
+        "(+0 and -0 count as one value; NaN is refused).",
         example="python -m course_lib prefill --prompt-len 1003 --chunk 1,7,64,ragged --hit 496 --arith exact",
     )
     p.add_argument("--prompt-len", type=positive, required=True, metavar="N", help="tokens in the prompt")

@@ -1,4 +1,4 @@
-"""`python -m course_lib replay`: our planner and cache against recorded decisions of real servers."""
+"""`python -m course_lib replay`: our planner and cache against what real servers did, or assert in their tests."""
 
 import json
 from collections.abc import Sequence
@@ -34,8 +34,9 @@ class _Differs(Exception):
 def parser() -> Parser:
     p = Parser(
         prog="python -m course_lib replay",
-        description="Run recorded scenarios through our planner and cache, and compare every step with what a real "
-        "server did. Exit 1 if any differs.",
+        description="Run recorded scenarios through our planner and cache, and compare every step with the record.\n"
+        "Of the 51 in tests/data/cases.json 41 were executed on vLLM (tests/recorder does it again), 6 are test\n"
+        "assertions of TensorRT-LLM, and 4 are derived from its rule. Exit 1 if any differs.",
         example="python -m course_lib replay tests/data/cases.json",
     )
     p.add_argument("cases", type=Path, metavar="CASES.json")
