@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from course_lib.cli import Parser, UserError, not_negative, positive, run_command
+from course_lib.cli import Parser, UserError, file_to_write, not_negative, processes, run_command
 
 PROG = "python -m autograder"
 
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         example=f"{PROG} grade ../spring-course -j 4",
     )
     grade.add_argument("where", type=Path, metavar="DIR", help="a course, a folder of submissions, or a zip")
-    grade.add_argument("-j", dest="jobs", type=positive, default=1, metavar="N", help="processes at once (default 1)")
+    grade.add_argument("-j", dest="jobs", type=processes, default=1, metavar="N", help="processes at once (default 1)")
     grade.add_argument(
         "--accept-isolation", default="bubblewrap", choices=("namespaces", "bubblewrap", "process"), metavar="LEVEL",
         help="the least isolation to grade at: bubblewrap (default), namespaces, or process, for code that you trust",
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     grade.add_argument("--student", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
     grade.add_argument("--assignment", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
     grade.add_argument(
-        "--json", type=Path, metavar="FILE", help="where to write the grades (default reports/grades.json)"
+        "--json", type=file_to_write, metavar="FILE", help="where to write the grades (default reports/grades.json)"
     )
     grade.add_argument(
         "--scheduler", default="", metavar="ADDRESS", help="a Dask scheduler whose workers grade, as tcp://HOST:8786"
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="an autograder zip for Gradescope",
         example=f"{PROG} gradescope mask.zip --assignment 02_mask",
     )
-    gradescope.add_argument("out", type=Path, metavar="OUT.zip", help="the file to write")
+    gradescope.add_argument("out", type=file_to_write, metavar="OUT.zip", help="the file to write")
     gradescope.add_argument("--assignment", required=True, metavar="NAME", help="the notebook, such as 02_mask")
     gradescope.add_argument("--seed", type=not_negative, help="chooses the hidden inputs; without it one is drawn")
     commands.add_parser(
@@ -143,8 +143,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return grade(
                 options.where, jobs=options.jobs, accepted=options.accept_isolation, students=options.student,
-                assignments=options.assignment, json_file=options.json, dry_run=options.dry_run,
-                scheduler=options.scheduler, again=options.again, course=options.course,
+                assignments=options.assignment, json_file=options.json and options.json.resolve(),
+                dry_run=options.dry_run, scheduler=options.scheduler, again=options.again, course=options.course,
             )  # fmt: skip
         from autograder.course import make_course
 

@@ -17,7 +17,7 @@ COMMANDS = {
     "demo": ("course_lib.commands.demo", "chunked prefill on one screen, bit for bit; NumPy alone"),
     "prefill": ("course_lib.commands.prefill", "compare prefill in chunks with one pass, bit for bit"),
     "diff": ("course_lib.commands.diff", "the first difference of two saved KV caches, and its likely cause"),
-    "replay": ("course_lib.commands.replay", "our planner and cache against recorded decisions of real servers"),
+    "replay": ("course_lib.commands.replay", "our planner and cache against what real servers did or assert"),
     "walkthrough": ("course_lib.commands.walkthrough", "one long prompt with a cached prefix, iteration by iteration"),
     "simulate": ("course_lib.commands.simulate", "how long requests wait, modelled: one long prompt, or a workload"),
     "sweep": ("course_lib.commands.sweep", "chunk sizes: latency against throughput, and the knee"),

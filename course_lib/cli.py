@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import NoReturn
 
 USAGE_ERROR = 2
+MOST_NUMBER = 2**63 - 1
+MOST_PROCESSES = 61  # more than Windows can wait for
 
 
 class UserError(Exception):
@@ -144,19 +146,31 @@ def replace_file(target: Path, pieces: Iterable[bytes]) -> None:
 
 def positive(text: str) -> int:
     """Argument type: a whole number of at least 1."""
-    return _at_least(1, text)
+    return _whole(text, 1)
 
 
 def not_negative(text: str) -> int:
     """Argument type: a whole number of at least 0."""
-    return _at_least(0, text)
+    return _whole(text, 0)
 
 
-def _at_least(least: int, text: str) -> int:
+def processes(text: str) -> int:
+    """Argument type: how many processes, from 1 to MOST_PROCESSES."""
+    return _whole(text, 1, MOST_PROCESSES)
+
+
+def at_most(most: int) -> Callable[[str], int]:
+    """Argument type: a whole number from 1 to `most`."""
+    return lambda text: _whole(text, 1, most)
+
+
+def _whole(text: str, least: int, most: int = MOST_NUMBER) -> int:
     try:
         number = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number") from None
     if number < least:
-        raise argparse.ArgumentTypeError(f"{number} is too small: at least {least} is needed")
+        raise argparse.ArgumentTypeError(f"{text[:40]} is too small: at least {least} is needed")
+    if number > most:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is too large: at most {most:,} is possible")
     return number

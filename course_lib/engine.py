@@ -50,11 +50,41 @@ class Engine:
             max_num_seqs=max_num_seqs, enable_chunked_prefill=enable_chunked_prefill, plan_step=plan_step,
             refuse_stuck=refuse_stuck,
         )  # fmt: skip
-        self.model = model
-        self.pool = model.new_pool(num_blocks + 1, block_size)  # block 0 is the null block: never allocated
+        self._use(model)
         self.logits: dict[int, np.ndarray] = {}
         self._wiring = Wiring(mask=mask, positions=positions)
         self._next_id = 0
+
+    @property
+    def model(self) -> Model:
+        """The model. Setting another resets the prefix cache and makes a new pool: no KV of the old one is ever read.
+
+        RuntimeError, and nothing has changed, while there are unfinished requests. After a change of a model's own
+        weights call reset_prefix_cache: that cannot be seen from here.
+        """
+        return self._model
+
+    @model.setter
+    def model(self, model: Model) -> None:
+        if self.unfinished or not self.scheduler.reset_prefix_cache():
+            raise RuntimeError(
+                f"{len(self.scheduler.requests)} requests are not finished, and what they have computed is the old "
+                "model's: run or abort them, then set the new one."
+            )
+        self._use(model)
+
+    def _use(self, model: Model) -> None:
+        cache = self.scheduler.cache
+        self._model = model
+        self.pool = model.new_pool(cache.num_blocks + 1, cache.block_size)  # block 0 is never allocated
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes, as vLLM's method of this name: after the model's weights were changed, or to
+        measure from an empty cache.
+
+        True if it was done. False, and nothing has changed, while requests hold blocks: run or abort them first.
+        """
+        return self.scheduler.reset_prefix_cache()
 
     def add_request(
         self, token_ids: Sequence[int], *, max_tokens: int = 16, temperature: float = 0.0, seed: int = 0,

@@ -29,11 +29,12 @@ class KVSnapshot:
     dtype: str = "float32"
 
     def equals(self, other: "KVSnapshot") -> bool:
-        """Equal bits throughout; +0 and -0 count as equal."""
+        """Equal bits throughout, but that +0 and -0 count as one value, and all NaNs as one."""
         return self.dtype == other.dtype and self.sha256() == other.sha256()
 
     def sha256(self) -> dict[str, str]:
-        """Hash of k, v and logits: bytes in C order, little-endian, -0 taken as +0 (as by adding +0.0)."""
+        """Hash of k, v and logits: bytes in C order, little-endian, -0 taken as +0 (as by adding +0.0) and every NaN
+        as one and the same: the sign of a zero and the payload of a NaN decide no token."""
         arrays = {"k": self.k, "v": self.v, "logits": self.logits}
         return {name: hashlib.sha256(_canonical(x).tobytes()).hexdigest() for name, x in arrays.items()}
 

@@ -178,7 +178,7 @@ WRONG = {
     "float16 in NumPy": (["--prompt-len", "5", "--chunk", "1", "--dtype", "float16"], "Use --backend torch"),
     "NumPy on CUDA": (["--prompt-len", "5", "--chunk", "1", "--device", "cuda"], "not float32 on cuda"),
     "a prompt too long": (["--prompt-len", "1048577", "--chunk", "1"], "1048576 positions"),
-    "a prompt far too long": (["--prompt-len", "1" + "0" * 40, "--chunk", "1"], "1048576 positions"),
+    "a prompt far too long": (["--prompt-len", "1" + "0" * 40, "--chunk", "1"], "is too large: at most"),
     "a block too large": (["--prompt-len", "5", "--chunk", "1", "--block-size", "65537"], "at most 65536"),
     "a hit of the whole prompt": (["--prompt-len", "5", "--chunk", "1", "--hit", "5"], "covers the whole prompt of 5"),
     "a hit beyond the prompt": (["--prompt-len", "5", "--chunk", "1", "--hit", "10000"], "at least one token"),
@@ -241,7 +241,7 @@ def test_a_save_over_what_is_no_regular_file_is_refused_before_the_work(refused,
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with a name are a matter of Unix")
 @pytest.mark.parametrize("argv", [("sweep", "--out"), ("load", "http://127.0.0.1:9", "--json"),
-                                  ("load", "http://127.0.0.1:9", "--png")])  # fmt: skip
+                                  ("load", "http://127.0.0.1:9", "--png"), ("serve", "--trace")])  # fmt: skip
 def test_other_commands_write_no_file_over_a_pipe_either(refused, tmp_path, argv):
     os.mkfifo(tmp_path / "pipe.json")
     assert "it is a device, a pipe or a socket" in refused(*argv, tmp_path / "pipe.json")

@@ -69,6 +69,16 @@ def test_what_is_unpublished_is_found_no_more():
     cache.check([first])
 
 
+def test_without_a_prefix_cache_freed_blocks_go_where_uncached_ones_do():
+    """vLLM 0.33, executed: block 4, 3 blocks, a request of 5 tokens: free order [2, 1, 3] once it is done."""
+    for uncached_first, free_order in ((True, [2, 1, 3]), (False, [3, 2, 1])):
+        cache = CacheManager(3, 4, None, uncached_first=uncached_first)
+        one = request(range(5))
+        cache.allocate(one, 5)
+        cache.release(one)
+        assert cache.allocator.free_order == free_order
+
+
 def test_hits_are_counted_in_tokens():
     cache = CacheManager(4, 2, PrefixIndex())
     cache.stats.count(10, 4)

@@ -236,6 +236,54 @@ def test_hits_of_a_step_that_was_undone_are_not_counted():
     assert (s.cache.stats.num_lookups, s.cache.stats.tokens_wanted) == (1, 9)
 
 
+@pytest.mark.parametrize("profile", ["course", "vllm-0.33.0", "sglang-mixed"])
+def test_disjoint_prompts_have_a_hit_rate_of_0_however_often_they_are_preempted(profile):
+    s = scheduler(profile, blocks=20, size=4, budget=64)
+    requests = [Request(i, [100 * i + j for j in range(11)], max_tokens=20) for i in range(8)]
+    for request in requests:
+        s.add(request)
+    while s.requests:
+        run(s)
+    assert sum(r.num_preemptions for r in requests) > 0
+    assert (s.cache.stats.num_lookups, s.cache.stats.hit_rate) == (8, 0.0)
+
+
+@pytest.mark.parametrize("caching, free_order", [(True, [2, 3, 1]), (False, [2, 1, 3])])
+def test_the_vllm_profile_frees_in_vllms_order_with_caching_and_without(caching, free_order):
+    """Executed on vLLM 0.33.0: block 4, 3 blocks, 5 tokens."""
+    rules = profile_named("vllm-0.33.0")
+    s = Scheduler(rules.new_cache(3, 4, enable_prefix_caching=caching), rules, max_num_batched_tokens=8, max_num_seqs=1)
+    s.add(Request(0, [1, 2, 3, 4, 5], max_tokens=1))
+    run(s)
+    assert s.cache.allocator.free_order == free_order
+
+
+def test_the_prefix_cache_is_reset_only_while_nothing_holds_blocks():
+    for profile in PROFILES:
+        s = scheduler(profile)
+        one, twin = (Request(i, list(range(9)), max_tokens=2) for i in range(2))
+        s.add(one)
+        run(s)
+        before = s.cache.num_free, s.cache.stats.num_lookups
+        assert not s.reset_prefix_cache() and (s.cache.num_free, s.cache.stats.num_lookups) == before
+        run(s)
+        s.add(twin)
+        step = s.schedule()
+        assert not s.reset_prefix_cache(), "a step is being computed"
+        s.undo(step)
+        assert s.reset_prefix_cache(), "a request that waits holds nothing"
+        s.check()
+        assert s.cache.match(twin) == [] and s.cache.stats.num_lookups == 0 and s.cache.num_free == 100
+
+
+def test_a_reset_keeps_the_free_order_as_vllms_does():
+    s = scheduler("vllm-0.33.0", blocks=5)
+    s.add(Request(0, list(range(9)), max_tokens=1))
+    run(s)
+    before = s.cache.allocator.free_order
+    assert s.reset_prefix_cache() and s.cache.allocator.free_order == before != [1, 2, 3, 4, 5]
+
+
 def test_without_caching_nothing_is_looked_up():
     rules = profile_named("course")
     cache = rules.new_cache(9, 4, enable_prefix_caching=False)

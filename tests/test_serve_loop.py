@@ -241,7 +241,7 @@ def test_either_signal_tells_the_server_to_end_and_is_itself_again_after_it(numb
         (("--max-model-len", "9000", "--arith", "exact"), "attends over 8322 tokens"),
         (("--no-chunking", "--max-num-batched-tokens", "100", "--max-model-len", "200"), "could never finish"),
         (("--profile", "sglang-mixed", "--max-chunk", "8"), "no whole block"),
-        (("--max-num-seqs", "600"), "max_num_seqs=600"),
+        (("--max-num-seqs", "600"), "--max-num-seqs 600"),
         (("--backend", "numpy", "--dtype", "float16"), "float32 on the CPU only"),
         (("--model", "no/such/folder"), "no/such/folder"),
         (("--ledger", "--seeded", "small"), "not allowed with"),

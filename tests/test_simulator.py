@@ -41,12 +41,14 @@ def workloads(draw, most=12):
 
 @st.composite
 def configs(draw):
-    seqs = draw(st.integers(1, 6))
+    seqs, profile = draw(st.integers(1, 6)), draw(st.sampled_from(sorted(PROFILES)))
+    chunking = draw(st.sampled_from([True, True, False]))
+    caps = (0, 0, 16, 40) if chunking and PROFILES[profile].caps_chunks else (0,)
     return ServerConfig(
-        profile=draw(st.sampled_from(sorted(PROFILES))), num_blocks=draw(st.integers(8, 80)),
+        profile=profile, num_blocks=draw(st.integers(8, 80)),
         block_size=draw(st.sampled_from([1, 4, 16])), max_num_batched_tokens=draw(st.integers(seqs, 120)),
-        max_num_seqs=seqs, max_chunk=draw(st.sampled_from([0, 0, 16, 40])),
-        enable_prefix_caching=draw(st.booleans()), enable_chunked_prefill=draw(st.sampled_from([True, True, False])),
+        max_num_seqs=seqs, max_chunk=draw(st.sampled_from(caps)),
+        enable_prefix_caching=draw(st.booleans()), enable_chunked_prefill=chunking,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ recomputed from what the engine shows. A violation is an AssertionError whose me
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
@@ -56,8 +56,9 @@ class Workload:
     """
 
     def __init__(self, knobs: Knobs, make=Engine, plan_step=None):
-        self.knobs, self.model, self.rules = knobs, OracleModel(VOCAB), PROFILES[knobs.profile]
-        self.from_outside = plan_step is not None
+        self.from_outside, self.model, self.rules = plan_step is not None, OracleModel(VOCAB), PROFILES[knobs.profile]
+        caps = self.rules.caps_chunks or self.from_outside
+        self.knobs = knobs = knobs if caps else replace(knobs, max_chunk=0)
         own = {"plan_step": plan_step} if self.from_outside else {}
         self.engine = make(
             self.model, num_blocks=knobs.num_blocks, block_size=knobs.block_size, profile=knobs.profile,

@@ -22,7 +22,8 @@ class BlockAllocator:
     recently used first, and of one request's blocks the tail first, with one exception:
 
     uncached_first   True: freed blocks that are not cached go to the front of the free order, as a group, because
-                     allocating them loses nothing (vLLM 0.33). False: all go to the back (vLLM 0.11)
+                     allocating them loses nothing (vLLM 0.33; without a prefix cache that is all blocks). False: all
+                     go to the back (vLLM 0.11)
     """
 
     def __init__(self, num_blocks: int, cached: CachedBlocks | None = None, *, uncached_first: bool = True):
@@ -86,6 +87,14 @@ class BlockAllocator:
                         f"block {block} is released {times} times but held {refs[block]} times. "
                         "Was this request released twice? Clear its block table when it finishes."
                     )
+        if self.cached is None and self.uncached_first:  # all go to the front: the last of the table ends up first
+            to_front = free.move_to_end
+            for block in blocks:
+                refs[block] = count = refs[block] - 1
+                if count == 0:
+                    free[block] = None
+                    to_front(block, False)
+            return
         front: list[int] = []
         cached = self.cached if self.uncached_first else None
         for block in reversed(blocks):

@@ -12,8 +12,11 @@ from course_lib.cache.prefix import PrefixIndex, extend_hashes
 
 @dataclass
 class HitStats:
-    """Hit statistics: one look-up for each committed admission of a request that reads the cache, readmissions after a
-    preemption included."""
+    """Hit statistics: one look-up for each request that reads the cache, counted when its first admission commits.
+
+    What a request finds again after a preemption is mostly its own, so that it would speak of preemptions and not of
+    shared prefixes; vLLM, too, keeps those look-ups apart.
+    """
 
     num_lookups: int = 0
     num_hits: int = 0  # look-ups that found at least one block
@@ -128,19 +131,24 @@ class CacheManager:
         request.block_table = []
 
     def count_lookup(self, request) -> None:
-        """Count the look-up of a request that was admitted."""
-        if self.prefix is not None and request.read_cache:
+        """Count the look-up of a request that was admitted, unless it was preempted before."""
+        if self.prefix is not None and request.read_cache and not request.num_preemptions:
             self.stats.count(request.num_tokens, request.num_cached)
 
     def reset(self) -> None:
         """Forget everything, whatever state it was left in: all blocks are free, nothing is found."""
+        self.forget_prefixes()
+        self.allocator = BlockAllocator(self.num_blocks, self.prefix, uncached_first=self.allocator.uncached_first)
+
+    def forget_prefixes(self) -> None:
+        """No block is found any more. Blocks that requests hold stay theirs, and the free order stays as it is."""
+        self._num_published += 1
         if isinstance(self.prefix, PrefixIndex):
             self.prefix.clear()
         elif self.prefix is not None:
             for block in range(1, self.num_blocks + 1):
                 if block in self.prefix:
                     self.prefix.forget(block)
-        self.allocator = BlockAllocator(self.num_blocks, self.prefix, uncached_first=self.allocator.uncached_first)
 
     def check(self, requests: Iterable) -> None:
         """Assert the bookkeeping of allocator and prefix cache, given all requests that hold blocks."""

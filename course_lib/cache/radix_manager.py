@@ -80,8 +80,8 @@ class RadixManager:
         request.block_table = []
 
     def count_lookup(self, request) -> None:
-        """Count the look-up of a request that was admitted."""
-        if request.read_cache:
+        """Count the look-up of a request that was admitted, unless it was preempted before."""
+        if request.read_cache and not request.num_preemptions:
             self.stats.count(request.num_tokens, request.num_cached)
 
     def reset(self) -> None:
@@ -89,6 +89,13 @@ class RadixManager:
         self.tree = RadixCache(self.block_size)
         self._free = deque(range(1, self.num_blocks + 1))
         self._locked = {}
+        self.version += 1
+
+    def forget_prefixes(self) -> None:
+        """No block is found any more. ValueError while requests hold some: the tree owns blocks that they share."""
+        if self._locked:
+            raise ValueError(f"requests {sorted(self._locked)[:8]} hold blocks of the tree; let them finish first.")
+        self.reset()
 
     def _unlock(self, request) -> int:
         node, num_blocks = self._locked.pop(request.id)

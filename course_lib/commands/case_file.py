@@ -53,7 +53,7 @@ def _schedule(case: dict, expected: dict) -> None:
     for key, least in (("block_size", 1), ("usable_blocks", 1), ("budget", 1), ("cap", 0), ("max_num_seqs", 1)):
         _whole(config.get(key), least, f"config.{key}", MOST)
     _field(config, "caching", bool, "config.")
-    names = set()
+    names, tokens = set(), 0
     for i, request in enumerate(_each(case, "requests")):
         where = f"requests[{i}]."
         names.add(_field(request, "id", str, where))
@@ -69,6 +69,9 @@ def _schedule(case: dict, expected: dict) -> None:
                 raise _Malformed(f"{where}prompt: {run!r} is not a run [first token, number of tokens]")
             _whole(run[0], 0, f"{where}prompt, first token", 2**31)
             _whole(run[1], 1, f"{where}prompt, number of tokens", MOST)
+            tokens += run[1]
+            if tokens > MOST:
+                raise _Malformed(f"{where}prompt: the prompts of a case have more than {MOST} tokens together")
         if not runs:
             raise _Malformed(f"{where}prompt has no tokens")
     if len(names) < len(case["requests"]):
@@ -106,6 +109,8 @@ def _trtllm_chunk(case: dict, expected: dict) -> None:
     if "prompt_lengths" in given:
         for length in _field(given, "prompt_lengths", list, "input."):
             _whole(length, 1, "input.prompt_lengths", MOST)
+        if sum(given["prompt_lengths"]) > MOST:
+            raise _Malformed(f"input.prompt_lengths have more than {MOST} tokens together")
         if not {"FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS"} & expected.keys():
             raise _Malformed("expected has neither FIRST_COME_FIRST_SERVED nor EQUAL_PROGRESS")
     else:

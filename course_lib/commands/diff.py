@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from course_lib.cli import Parser, UserError
+from course_lib.commands.idle_knobs import refuse_idle
 from course_lib.commands.saved import SavedRun, load
 from course_lib.diagnosis.faults import FAULTS, Scenario, replay
 from course_lib.diagnosis.kv_diff import explain, first_divergence
@@ -22,6 +23,8 @@ def main(argv: Sequence[str]) -> int:
     args = p.parse_args(argv)
     a, b = load(args.a), load(args.b)
     _same_question(a, b)
+    if args.model and b.model == "seeded":
+        refuse_idle("--model", f"{args.b} comes from the seeded model, which needs no folder")
     try:
         difference = first_divergence(a.snapshot, b.snapshot)
     except ValueError as error:

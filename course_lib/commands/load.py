@@ -7,12 +7,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from course_lib.cli import Parser, UserError, file_to_write, not_negative, positive, write_whole
+from course_lib.cli import Parser, UserError, at_most, file_to_write, not_negative, positive, write_whole
+from course_lib.commands import sizes
+from course_lib.commands.idle_knobs import refuse_idle
 from course_lib.load.address import endpoint_at, hidden
 from course_lib.load.arrivals_csv import read_trace
 from course_lib.load.http import httptools_module
 from course_lib.load.picture import png
-from course_lib.load.prompts import FIRST_ID, bodies, freeze_jobs, trace_jobs
+from course_lib.load.prompts import FIRST_ID, MOST_TOKENS, bodies, freeze_jobs, trace_jobs
 from course_lib.load.report import summary, text
 from course_lib.load.run import FEW, Run, ask_model, run_load
 from course_lib.load.sse import plain
@@ -44,8 +46,9 @@ def parser() -> Parser:
         "token each",
     )  # fmt: skip
     p.add_argument(
-        "--vocab", type=positive, metavar="V", help=f"draw the ids from {FIRST_ID} to V - 1 (default {VOCAB})"
-    )
+        "--vocab", type=at_most(sizes.MOST_TOKEN_ID), metavar="V",
+        help=f"draw the ids from {FIRST_ID} to V - 1 (default {VOCAB})",
+    )  # fmt: skip
     p.add_argument("--model", metavar="NAME", help="default: the first that the server lists")
     p.add_argument("--api-key", metavar="KEY", help="default: OPENAI_API_KEY; never shown or saved")
     p.add_argument(
@@ -120,8 +123,13 @@ def _jobs(args) -> list:
         given = [f for f in ("users", "tokens", "prompt_tokens") if getattr(args, f) is not None]
         if given:
             raise UserError(f"--csv says what is sent: leave out --{given[0].replace('_', '-')}.")
-        return trace_jobs(read_trace(args.csv))
-    return freeze_jobs(args.users or 8, args.tokens or 256, args.prompt_tokens or 8_192)
+        rows = read_trace(args.csv)
+        sizes.expect("tokens of all prompts", sum(row.prompt_tokens for row in rows), MOST_TOKENS)
+        sizes.expect("tokens that are asked for", sum(row.output_tokens for row in rows), sizes.MOST_EVENTS)
+        return trace_jobs(rows)
+    users, tokens, prompt = args.users or 8, args.tokens or 256, args.prompt_tokens or 8_192
+    sizes.expect_load(users, tokens, prompt, MOST_TOKENS)
+    return freeze_jobs(users, tokens, prompt)
 
 
 def _extra(args) -> dict:
@@ -135,6 +143,10 @@ def _extra(args) -> dict:
             raise UserError(f"--extra is {plain(args.extra, 40)}, wanted a JSON object such as '{{\"top_p\": 1}}'.")
         if "stream" in extra:
             raise UserError("--extra must leave `stream` alone: what does not stream cannot be measured.")
+    given = {"ignore_eos": args.ignore_eos, "model": args.model, "max_tokens": args.tokens}
+    for name in sorted(name for name, value in given.items() if value and name in extra):
+        flag = {"max_tokens": "--tokens"}.get(name, "--" + name.replace("_", "-"))
+        refuse_idle(flag, f"--extra sets {name}")
     return {"ignore_eos": True, **extra} if args.ignore_eos else extra
 
 

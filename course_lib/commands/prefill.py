@@ -10,7 +10,7 @@ import numpy as np
 
 from course_lib.arithmetic.exact import MAX_KEYS
 from course_lib.cli import Parser, UserError, file_to_write, not_negative, positive
-from course_lib.commands import saved
+from course_lib.commands import saved, sizes
 from course_lib.diagnosis.faults import FAULTS, Scenario
 from course_lib.diagnosis.kv_diff import Divergence, first_divergence
 from course_lib.positions import MAX_ANGLE
@@ -24,7 +24,8 @@ from course_lib.weights.tokenizer import Tokenizer
 def parser() -> Parser:
     p = Parser(
         prog="python -m course_lib prefill",
-        description="Prefill a prompt in chunks and compare K, V and logits with one pass. Exit 1 if any bit differs.",
+        description="Prefill a prompt in chunks and compare K, V and logits with one pass. Exit 1 if any bit differs "
+        "(+0 and -0 count as one value; NaN is refused).",
         example="python -m course_lib prefill --prompt-len 1003 --chunk 1,7,64,ragged --hit 496 --arith exact\n"
         '  python -m course_lib prefill SmolLM2-135M --text "The capital of France is"',
     )
@@ -70,6 +71,9 @@ def main(argv: Sequence[str]) -> int:
     _refuse_what_cannot_be(args)
     where = {"backend": args.backend, "arith": args.arith, "dtype": args.dtype, "device": args.device}
     model = load_model(folder, **where) if folder else seeded_model(**where)
+    sizes.expect_prefill(
+        tokens=args.prompt_len, hit=args.hit, chunks=chunks, block_size=args.block_size, config=model.config
+    )
     ids = ids or token_ids(args.prompt_len, model.config.vocab_size)
     runs = []
     try:

@@ -1,4 +1,4 @@
-"""`python -m course_lib replay`: our planner and cache against recorded decisions of real servers."""
+"""`python -m course_lib replay`: our planner and cache against what real servers did, or assert in their tests."""
 
 import json
 from collections.abc import Sequence
@@ -34,8 +34,9 @@ class _Differs(Exception):
 def parser() -> Parser:
     p = Parser(
         prog="python -m course_lib replay",
-        description="Run recorded scenarios through our planner and cache, and compare every step with what a real "
-        "server did. Exit 1 if any differs.",
+        description="Run recorded scenarios through our planner and cache, and compare every step with the record.\n"
+        "Of the 51 in tests/data/cases.json 41 were executed on vLLM (tests/recorder does it again), 6 are test\n"
+        "assertions of TensorRT-LLM, and 4 are derived from its rule. Exit 1 if any differs.",
         example="python -m course_lib replay tests/data/cases.json",
     )
     p.add_argument("cases", type=Path, metavar="CASES.json")
@@ -123,8 +124,8 @@ def _schedule(case: dict, record: dict) -> str:
             "sampled": [names[i] for i, _ in step.sampled],
             "preempted": [names[i] for i in step.preempted],
         }
-        arrange = sorted if record.get("any_order") else list
         for key, value in ours.items():
+            arrange = sorted if key == "preempted" or record.get("any_order") else list  # `preempted` is a set
             if arrange(value) != arrange(wanted.get(key, [])):
                 raise _Differs(f"step {number}, {key}", system, wanted.get(key, []), value)
     for name, tokens in record.get("first_slice_start", {}).items():
@@ -169,7 +170,7 @@ def _compare_end(record: dict, cache: CacheManager, tables: dict[str, list[int]]
 def _trtllm_chunk(case: dict, record: dict) -> str:
     given = case["input"]
     if "prompt_lengths" not in given:
-        ours = _cursors(given, [given["start"]], [given["end"]], equal_progress=False)
+        ours = _cursors(given, [given["start"]], [given["end"]], len(record["slices"]), equal_progress=False)
         starts = [given["start"], *(cursor for (cursor,) in ours)]
         slices = [list(pair) for pair in zip(starts, starts[1:])]
         if slices != record["slices"]:
@@ -179,7 +180,8 @@ def _trtllm_chunk(case: dict, record: dict) -> str:
     for policy in ("FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS"):
         if policy in record:
             lengths = given["prompt_lengths"]
-            ours = _cursors(given, [0] * len(lengths), lengths, equal_progress=policy == "EQUAL_PROGRESS")
+            most, equal_progress = len(record[policy]), policy == "EQUAL_PROGRESS"
+            ours = _cursors(given, [0] * len(lengths), lengths, most, equal_progress=equal_progress)
             if ours != record[policy]:
                 raise _Differs(f"{policy}, cursors after each step", record["system"], record[policy], ours)
             if ours[-1] != lengths:
@@ -187,8 +189,8 @@ def _trtllm_chunk(case: dict, record: dict) -> str:
     return note
 
 
-def _cursors(given: dict, starts: list[int], stops: list[int], equal_progress: bool) -> list[list[int]]:
-    """How far each prompt is after each step, until all are done or nothing moves."""
+def _cursors(given: dict, starts: list[int], stops: list[int], most: int, equal_progress: bool) -> list[list[int]]:
+    """How far each prompt is after each step, until all are done, nothing moves, or it takes more than `most` steps."""
     ends = enumerate(zip(starts, stops))
     requests = [Request(id=i, token_ids=[0] * stop, num_computed=start) for i, (start, stop) in ends]
     capacity, rows = given.get("ctx_token_capacity") or sum(stops), []
@@ -201,7 +203,7 @@ def _cursors(given: dict, starts: list[int], stops: list[int], equal_progress: b
             requests[chunk.request_id].num_computed = chunk.stop
         if plan or not rows:
             rows.append([r.num_computed for r in requests])
-        if not plan or rows[-1] == stops:
+        if not plan or rows[-1] == stops or len(rows) > most:
             return rows
 
 

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from course_lib.cli import Parser, UserError, close_stdout, not_negative, positive
+from course_lib.cli import Parser, UserError, at_most, close_stdout, file_to_write, not_negative, positive
+from course_lib.commands import sizes
+from course_lib.commands.idle_knobs import expect_server_knobs
 from course_lib.engine import Engine
 from course_lib.schedule.policies import plan_whole_prompt
 from course_lib.schedule.profiles import PROFILES
@@ -62,7 +64,7 @@ def parser() -> Parser:
     engine.add_argument("--max-num-seqs", type=positive, metavar="N", help="requests that run at once (default 64)")
     engine.add_argument("--num-blocks", type=positive, default=2048, metavar="N", help="blocks in the pool (2048)")
     engine.add_argument("--block-size", type=positive, default=16, metavar="B", help="tokens in a block (16)")
-    engine.add_argument("--trace", type=Path, metavar="FILE", help="write each step as a line of JSON")
+    engine.add_argument("--trace", type=file_to_write, metavar="FILE", help="write each step as a line of JSON")
 
     limits = p.add_argument_group("what clients may do")
     limits.add_argument(
@@ -75,13 +77,14 @@ def parser() -> Parser:
     limits.add_argument("--port", type=_port, default=8000, metavar="N", help="default 8000; 0 takes a free one")
     limits.add_argument("--max-model-len", type=positive, metavar="N", help="tokens of prompt and answer together")
     limits.add_argument("--max-tokens", type=positive, metavar="N", help="tokens of an answer")
-    limits.add_argument("--max-requests", type=positive, default=256, metavar="N", help="running or waiting (256)")
-    limits.add_argument("--max-body", type=positive, default=2**20, metavar="BYTES", help="of a request (1 MiB)")
+    limits.add_argument("--max-requests", type=at_most(10**6), default=256, metavar="N", help="run or wait (256)")
+    limits.add_argument("--max-body", type=at_most(2**30), default=2**20, metavar="BYTES", help="of a request (1 MiB)")
     limits.add_argument(
-        "--max-connections", type=positive, default=512, metavar="N", help="beyond them only /health works (512)"
-    )
+        "--max-connections", type=at_most(65_535), default=512, metavar="N",
+        help="beyond them only /health works (512)",
+    )  # fmt: skip
     limits.add_argument(
-        "--client-timeout", type=positive, default=30, metavar="SECONDS",
+        "--client-timeout", type=at_most(86_400), default=30, metavar="SECONDS",
         help="how long a client may take to send a request, or not read what is there for it (30)",
     )  # fmt: skip
     return p
@@ -96,6 +99,7 @@ def _port(text: str) -> int:
 
 def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
+    _refuse_idle(args)
     model, name, root, texts = _model(args)
     try:
         engine = _engine(args, model)
@@ -154,9 +158,29 @@ def _model(args):
     return model, args.seeded, "", ByteTexts(model.config.vocab_size)
 
 
-def _engine(args, model) -> Engine:
+def _budget(args) -> int:
     whole = args.no_chunking or PROFILES[args.profile].policy is plan_whole_prompt
-    budget = args.max_num_batched_tokens or (args.num_blocks * args.block_size if whole else BUDGET)
+    return args.max_num_batched_tokens or (args.num_blocks * args.block_size if whole else BUDGET)
+
+
+def _refuse_idle(args) -> None:
+    """UserError, before the model is loaded, for a knob that another one makes idle."""
+    expect_server_knobs(
+        profile=args.profile, no_chunking=args.no_chunking, no_prefix_caching=args.no_prefix_caching,
+        max_chunk=args.max_chunk, budget=_budget(args), max_num_seqs=args.max_num_seqs,
+    )  # fmt: skip
+    if args.max_num_seqs and args.max_num_seqs > args.max_requests:
+        raise UserError(
+            f"--max-num-seqs {args.max_num_seqs} never run at once: --max-requests admits {args.max_requests}. "
+            "Give as many, or fewer."
+        )
+
+
+def _engine(args, model) -> Engine:
+    c, budget = model.config, _budget(args)
+    token_bytes = 2 * c.num_layers * c.kv_heads * c.head_dim * (4 if args.dtype == "float32" else 2)
+    where = f"a pool of {args.num_blocks} blocks of {args.block_size} tokens"
+    sizes.expect_server(where, args.num_blocks, args.block_size, token_bytes if args.device == "cpu" else 0)
     return Engine(
         model, num_blocks=args.num_blocks, block_size=args.block_size, max_num_batched_tokens=budget,
         max_chunk=args.max_chunk, max_num_seqs=args.max_num_seqs or min(64, budget), profile=args.profile,
@@ -176,14 +200,19 @@ def _limits(args, engine: Engine) -> Limits:
     longest = args.max_model_len or longest
     if longest < 2:
         raise UserError(f"a prompt and its answer are 2 tokens at least, and there is room for {longest}.")
-    worst = Request(0, [0] * (longest - 1), max_tokens=1)
     if longest > engine.model.max_model_len:
         most = engine.model.max_model_len
         raise UserError(f"--max-model-len {longest} is more than {most}: {engine.model.why_no_longer}")
+    if args.max_tokens and args.max_tokens >= longest:
+        raise UserError(
+            f"--max-tokens {args.max_tokens} would limit nothing: prompt and answer have at most {longest} tokens "
+            "together. Give less, or leave it out."
+        )
+    worst = Request(0, [0] * (longest - 1), max_tokens=1)
     if reason := why_never(worst, scheduler):
         raise UserError(f"a request of {longest} tokens could never finish: {reason}")
     return Limits(
-        max_body=args.max_body, max_model_len=longest, max_tokens=min(args.max_tokens or longest, longest),
+        max_body=args.max_body, max_model_len=longest, max_tokens=args.max_tokens or longest,
         max_requests=args.max_requests,
     )  # fmt: skip
 

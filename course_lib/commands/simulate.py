@@ -38,8 +38,8 @@ def main(argv: Sequence[str]) -> int:
     if simulation.is_workload(args):
         return _workload(args, cost)
     chunk, mode = args.chunk or CHUNK, args.baseline or "mixed"
-    baseline = simulation.one_prompt(args, mode, chunk)
-    setting = baseline if args.no_chunking else simulation.one_prompt(args, "chunked", chunk)
+    baseline = simulation.one_prompt(args, cost, mode, chunk, timelines=2)
+    setting = baseline if args.no_chunking else simulation.one_prompt(args, cost, "chunked", chunk, timelines=2)
     timeline, steps = run(setting, cost)
     compared, _ = run(baseline, cost)
     target_us = args.target_ms * 1000

@@ -1,20 +1,23 @@
 """What `simulate` and `sweep` share: their arguments, and what these stand for."""
 
 import argparse
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from course_lib.cli import Parser, UserError, not_negative, positive
+from course_lib.commands import sizes
+from course_lib.commands.idle_knobs import expect_server_knobs, refuse_idle
 from course_lib.cost.disaggregated import Transfer, simulate_disaggregated
 from course_lib.cost.metrics import Report, Targets
 from course_lib.cost.one_prompt import Setting
 from course_lib.cost.presets import PRESETS
 from course_lib.cost.simulator import ServerConfig, simulate
+from course_lib.cost.work import StepCost, StepWork
 from course_lib.cost.workload import Arrival, Lengths, Poisson, scaled
 from course_lib.load.arrivals_csv import read_trace
 from course_lib.schedule.profiles import PROFILES
 
-MOST_CHUNKS = 2_000_000  # of one prompt's timeline, decodes included: a minute, and half a GB of records
 ONE_PROMPT = {"prompt": Setting.prompt, "users": Setting.users, "hit": Setting.hit, "context": Setting.context}
 WORKLOAD = {  # argument -> default; given with one prompt, they would mean nothing
     "csv": None, "rate": None, "requests": 1000, "prompts": "lognormal:1024,1.0,16384",
@@ -23,6 +26,7 @@ WORKLOAD = {  # argument -> default; given with one prompt, they would mean noth
     "num_blocks": ServerConfig.num_blocks, "block_size": ServerConfig.block_size,
     "no_prefix_caching": False, "ttft_target_ms": 1000,
 }  # fmt: skip
+MADE = ("requests", "prompts", "outputs", "families", "prefix_tokens", "seed")  # what --csv says instead
 # simulate alone has two more that belong to one of the two questions
 ONLY_ONE_PROMPT, ONLY_WORKLOAD = {*ONE_PROMPT, "baseline"}, {*WORKLOAD, "max_num_batched_tokens"}
 
@@ -71,28 +75,74 @@ def is_workload(args: argparse.Namespace) -> bool:
         raise UserError(f"{flag} belongs to {belongs}.")
     if {"rate", "csv"} <= given:
         raise UserError("--rate makes arrivals and --csv reads them: give one of them.")
+    if "csv" in given and (idle := [name for name in MADE if name in given]):
+        refuse_idle("--" + idle[0].replace("_", "-"), "--csv says what arrives")
+    if "rate" in given and "speed" in given:
+        refuse_idle("--speed", "it is for --csv, and --rate says how fast requests arrive")
+    if {"disaggregated", "replicas"} <= given:
+        refuse_idle("--replicas", "--disaggregated P:D says how many servers there are")
     return workload
 
 
-def one_prompt(args: argparse.Namespace, mode: str, chunk: int) -> Setting:
-    """The setting of one long prompt. UserError when it is impossible, or too long to hold."""
+def one_prompt(args: argparse.Namespace, cost: StepCost, mode: str, chunk: int, *, timelines: int = 1) -> Setting:
+    """The setting of one long prompt. UserError when it is impossible, or too long to hold `timelines` times."""
     values = {name: default if (v := getattr(args, name)) is None else v for name, default in ONE_PROMPT.items()}
     try:
         setting = Setting(**values, mode=mode, chunk=chunk)
     except ValueError as error:
         raise UserError(str(error)) from None
+    if args.context is not None and not setting.users:
+        refuse_idle("--context", "with --users 0 nobody decodes")
+    if args.context is not None and not _reads_context(cost):
+        refuse_idle("--context", f"in --preset {args.preset} a decode takes the same time in any context")
     steps = -(-setting.tail // chunk) if mode == "chunked" else 1
-    if (steps + 5) * (setting.users + 1) > MOST_CHUNKS or max(setting.prompt, setting.context) > 1 << 22:
-        raise UserError(
-            f"{steps} steps with {setting.users + 1} requests, prompt {setting.prompt}: too much for one timeline "
-            f"(at most {MOST_CHUNKS} chunks, {1 << 22} tokens). Ask for larger chunks, fewer users or a shorter prompt."
-        )
+    sizes.expect_one_prompt(
+        steps=steps, users=setting.users, prompt=setting.prompt, context=setting.context, timelines=timelines
+    )
     return setting
+
+
+def _reads_context(cost: StepCost) -> bool:
+    short, long = (cost.work_us(StepWork(decodes=1, decode_context=context)) for context in (1, 10**9))
+    return short != long
+
+
+def expect_workload(args: argparse.Namespace, *, budget: int, max_chunk: int = 0, chunked: bool = True,
+                    runs: int = 1) -> None:  # fmt: skip
+    """UserError for a workload that would take the machine, `runs` at the same time, or has knobs that do nothing."""
+    value = _values(args)
+    expect_server_knobs(
+        profile=value["profile"], no_chunking=not chunked, no_prefix_caching=value["no_prefix_caching"],
+        max_chunk=max_chunk, budget=budget, max_num_seqs=args.max_num_seqs, chunk_flag="--chunk",
+    )  # fmt: skip
+    try:
+        servers = sum(_servers(value["disaggregated"])) if value["disaggregated"] else value["replicas"]
+        if value["csv"] is None:
+            made = _poisson(value)
+            count, tokens = made.count, made.prefix_tokens + made.prompt.mean + made.output.mean
+            longest, last_us = made.prefix_tokens + made.prompt.high + made.output.high, made.count / made.rate * 1e6
+        else:
+            rows = read_trace(value["csv"])
+            count, lengths = len(rows), [row.prompt_tokens + row.output_tokens for row in rows]
+            tokens, longest = sum(lengths) / count, max(lengths)
+            scaled((), value["speed"])  # which refuses what is no speed
+            last_us = rows[-1].arrival_us / value["speed"]
+    except (ValueError, OverflowError) as error:
+        raise UserError(str(error)) from None
+    sizes.expect_workload(
+        servers=servers * runs, blocks=value["num_blocks"], block_size=value["block_size"],
+        max_num_seqs=value["max_num_seqs"], requests=count, tokens=tokens, longest=longest, last_us=last_us,
+    )  # fmt: skip
+
+
+def _values(args: argparse.Namespace) -> dict:
+    return {name: default if (v := getattr(args, name)) is None else v for name, default in WORKLOAD.items()}
 
 
 def serve(args: argparse.Namespace, cost, *, budget: int, max_chunk: int = 0, chunked: bool = True) -> Report:
     """Run the workload that the arguments describe. UserError when something about it is impossible."""
-    value = {name: default if (v := getattr(args, name)) is None else v for name, default in WORKLOAD.items()}
+    expect_workload(args, budget=budget, max_chunk=max_chunk, chunked=chunked)
+    value = _values(args)
     try:
         config = ServerConfig(
             profile=value["profile"], num_blocks=value["num_blocks"], block_size=value["block_size"],
@@ -114,18 +164,22 @@ def serve(args: argparse.Namespace, cost, *, budget: int, max_chunk: int = 0, ch
 
 def _workload(value: dict) -> Iterable[Arrival]:
     if value["csv"] is None:
-        return Poisson(
-            rate=value["rate"], count=value["requests"], prompt=Lengths.parse(value["prompts"]),
-            output=Lengths.parse(value["outputs"]), families=value["families"], prefix_tokens=value["prefix_tokens"],
-            seed=value["seed"],
-        )  # fmt: skip
+        return _poisson(value)
     rows = read_trace(value["csv"])
     shared = [Arrival(*row[:3], row.prefix_id, row.prompt_tokens if row.prefix_id else 0) for row in rows]
     return scaled(shared, value["speed"])
 
 
+def _poisson(value: dict) -> Poisson:
+    return Poisson(
+        rate=value["rate"], count=value["requests"], prompt=Lengths.parse(value["prompts"]),
+        output=Lengths.parse(value["outputs"]), families=value["families"], prefix_tokens=value["prefix_tokens"],
+        seed=value["seed"],
+    )  # fmt: skip
+
+
 def _servers(text: str) -> tuple[int, int]:
     prefill, _, decode = text.partition(":")
-    if not (prefill.isdigit() and decode.isdigit()):
+    if not all(re.fullmatch("[0-9]{1,9}", part) for part in (prefill, decode)):
         raise ValueError(f"--disaggregated {text[:40]!r}: wanted P:D, such as 1:1.")
     return int(prefill), int(decode)

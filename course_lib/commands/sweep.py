@@ -10,7 +10,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from course_lib.cli import Parser, UserError, file_to_write, positive, write_whole
+from course_lib.cli import Parser, UserError, file_to_write, positive, processes, write_whole
 from course_lib.commands import simulation
 from course_lib.cost.one_prompt import knee, sweep_point
 from course_lib.cost.presets import preset_named
@@ -31,10 +31,11 @@ def main(argv: Sequence[str]) -> int:
     simulation.add_arguments(p)
     p.add_argument("--chunks", type=_chunks, default=CHUNKS, metavar="C[,C...]", help="default: 128 to 8192")
     p.add_argument("--out", type=_out, action="append", default=[], metavar="FILE", help="write .png, .svg or .json")
-    p.add_argument("-j", type=positive, default=1, metavar="N", help="processes (default 1)")
+    p.add_argument("-j", type=processes, default=1, metavar="N", help="processes (default 1)")
     args = p.parse_args(argv)
     cost = preset_named(args.preset)
     target_us = args.target_ms * 1000
+    at_once = min(args.j, len(args.chunks))
     if workload := simulation.is_workload(args):
         point = partial(_workload_point, args)
         most = args.max_num_seqs or simulation.WORKLOAD["max_num_seqs"]
@@ -43,9 +44,10 @@ def main(argv: Sequence[str]) -> int:
                 f"chunk {min(args.chunks)} is the budget of a step, and {most} requests may decode in one: give "
                 f"chunks of at least {most}, or a smaller --max-num-seqs."
             )
+        simulation.expect_workload(args, budget=min(args.chunks), runs=at_once)  # refuses before anything runs
     else:
         point = partial(_one_prompt_point, args)
-        first = simulation.one_prompt(args, "chunked", min(args.chunks))  # refuses before anything runs
+        first = simulation.one_prompt(args, cost, "chunked", min(args.chunks), timelines=at_once)
     points, interrupted = _collect(point, args.chunks, args.j)
     if not points:
         raise UserError("interrupted before the first point was done.")
@@ -85,7 +87,8 @@ def _out(text: str) -> Path:
 
 
 def _one_prompt_point(args, chunk: int) -> dict:
-    return sweep_point(simulation.one_prompt(args, "chunked", chunk), preset_named(args.preset))
+    cost = preset_named(args.preset)
+    return sweep_point(simulation.one_prompt(args, cost, "chunked", chunk), cost)
 
 
 def _workload_point(args, chunk: int) -> dict:

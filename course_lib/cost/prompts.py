@@ -5,11 +5,10 @@ from struct import pack
 
 from course_lib.cache.manager import CacheManager
 from course_lib.cache.prefix import PrefixIndex
-from course_lib.cost.workload import Arrival
+from course_lib.cost.workload import MOST_TOKENS, Arrival
 from course_lib.schedule.request import Request
 
 TOKEN = 0  # what every request generates: no model runs
-_MOST = 1 << 24  # tokens of a prompt that are told apart
 
 
 def fill_prompt(request: Request, arrival: Arrival, cache) -> None:
@@ -18,7 +17,11 @@ def fill_prompt(request: Request, arrival: Arrival, cache) -> None:
     A radix tree compares token ids, so it gets them all. A hash table compares chained hashes of full blocks: each
     gets a name, equal for equal content, instead of a SHA-256 of ids, which nothing would read again. Only the
     tokens after the last full block are hashed later, with what is generated. Without a cache, zeros will do.
+
+    ValueError, before any token is made, for more than MOST_TOKENS.
     """
+    if arrival.prompt_tokens > MOST_TOKENS:
+        raise ValueError(f"a prompt of {arrival.prompt_tokens} tokens; the simulator tells {MOST_TOKENS} apart.")
     request.prompt_len = prompt = arrival.prompt_tokens
     if isinstance(cache, CacheManager):
         full = 0 if cache.prefix is None else prompt // cache.block_size
@@ -37,12 +40,10 @@ def fill_prompt(request: Request, arrival: Arrival, cache) -> None:
 def _token_ids(id: int, arrival: Arrival, start: int) -> list[int]:
     """Token ids of the prompt from `start`: below zero where it is shared, above where only this request has it."""
     shared, prompt = arrival.prefix_tokens, arrival.prompt_tokens
-    if prompt > _MOST:
-        raise ValueError(f"a prompt of {prompt} tokens; the simulator tells {_MOST} apart.")
     if start == prompt:
         return []
-    family = -(int.from_bytes(sha256(arrival.prefix_id.encode()).digest()[:4], "big") + 1) * _MOST
-    own = (id + 1) * _MOST
+    family = -(int.from_bytes(sha256(arrival.prefix_id.encode()).digest()[:4], "big") + 1) * MOST_TOKENS
+    own = (id + 1) * MOST_TOKENS
     return [*range(family + start, family + shared), *range(own + max(start, shared), own + prompt)]
 
 

@@ -151,6 +151,9 @@ class SimServer:
         self._backlog.clear()
 
     def _request(self, id: int, arrival: Arrival) -> SimRequest:
+        s = self.scheduler
+        if s.refuse_stuck and arrival.prompt_tokens > (pool := s.cache.num_blocks * s.cache.block_size):
+            raise ValueError(f"a prompt of {arrival.prompt_tokens} tokens, and the pool holds {pool}.")
         request = SimRequest(id, [], max_tokens=arrival.output_tokens, arrival=arrival.time_us)
         fill_prompt(request, arrival, self.scheduler.cache)
         return request

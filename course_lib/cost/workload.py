@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from course_lib.cli import UserError
 
+MOST_TOKENS = 1 << 24  # of a prompt or an answer; the simulator tells so many of a prompt apart
+MOST_SIGMA = 20.0  # of a log-normal: beyond, its values leave the floating-point numbers
+
 
 class Arrival(NamedTuple):
     """One request, before it is served.
@@ -42,6 +45,8 @@ class Lengths:
     def __post_init__(self) -> None:
         if not 1 <= self.low <= self.high:
             raise ValueError(f"lengths from {self.low} to {self.high}: wanted 1 <= low <= high.")
+        if self.high > MOST_TOKENS or self.sigma > MOST_SIGMA:
+            raise ValueError(f"wanted at most {MOST_TOKENS} tokens, and a sigma of at most {MOST_SIGMA:.0f}.")
         if self.sigma and not (self.sigma > 0 and self.low <= self.median <= self.high):
             raise ValueError(f"median {self.median}, sigma {self.sigma}: wanted low <= median <= high, sigma above 0.")
 
@@ -59,6 +64,13 @@ class Lengths:
             raise ValueError(
                 f"{text[:40]!r} is no length: wanted 1024, 100-2000, or lognormal:MEDIAN,SIGMA,MOST ({error})."
             ) from None
+
+    @property
+    def mean(self) -> float:
+        """About the mean: for a log-normal that of the uncut distribution, but no more than `high`."""
+        if not self.sigma:
+            return (self.low + self.high) / 2
+        return min(self.median * math.exp(self.sigma * self.sigma / 2), self.high)
 
     def draw(self, random: Random) -> int:
         if self.low == self.high:
@@ -91,6 +103,12 @@ class Poisson:
         if self.families < 0 or self.prefix_tokens < 0 or (self.families > 0) != (self.prefix_tokens > 0):
             raise ValueError(
                 f"families={self.families} with prefix_tokens={self.prefix_tokens}: give both, or neither."
+            )
+
+        if self.prefix_tokens + self.prompt.high > MOST_TOKENS:
+            raise ValueError(
+                f"prefix_tokens={self.prefix_tokens} and a prompt of up to {self.prompt.high}: at most {MOST_TOKENS} "
+                "tokens together."
             )
 
     def __iter__(self) -> Iterator[Arrival]:

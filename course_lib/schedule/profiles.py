@@ -18,6 +18,7 @@ class Profile:
 
     policy            plan_step or one of policies.py
     chunks_prompts    False: the policy runs a prompt in one step, or not at all
+    caps_chunks       False: max_chunk means nothing to the policy
     whole_blocks      the policy cuts at block boundaries and takes block_size as an argument
     decodes_all       a step without prompts decodes a token of every running request
     shown             how many waiting requests the policy sees: "front" (the first, and twice as many whenever all
@@ -36,6 +37,7 @@ class Profile:
     about: str
     policy: Callable
     chunks_prompts: bool = True
+    caps_chunks: bool = True
     whole_blocks: bool = False
     decodes_all: bool = True
     shown: str = "front"
@@ -52,7 +54,9 @@ class Profile:
 
     def without_chunking(self) -> "Profile":
         """These rules, but every prompt runs in one step."""
-        return replace(self, policy=policies.plan_whole_prompt, chunks_prompts=False, whole_blocks=False)
+        return replace(
+            self, policy=policies.plan_whole_prompt, chunks_prompts=False, caps_chunks=False, whole_blocks=False
+        )
 
     def with_policy(self, plan_step: Callable) -> "Profile":
         """These rules with a policy from outside, of which nothing is known: each of its plans is checked.
@@ -61,8 +65,8 @@ class Profile:
         published only when it is computed.
         """
         return replace(
-            self, policy=partial(checked_plan, plan_step), chunks_prompts=True, whole_blocks=False, decodes_all=False,
-            shown="all", publish="commit",
+            self, policy=partial(checked_plan, plan_step), chunks_prompts=True, caps_chunks=True, whole_blocks=False,
+            decodes_all=False, shown="all", publish="commit",
         )  # fmt: skip
 
     def new_cache(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = True, prefix_cache=None):
@@ -74,7 +78,7 @@ class Profile:
         if prefix_cache is not None:
             expect_prefix_cache(prefix_cache, self.name if not self.caches_prefixes else "", enable_prefix_caching)
         if not (enable_prefix_caching and self.caches_prefixes):
-            return CacheManager(num_blocks, block_size, None)
+            return CacheManager(num_blocks, block_size, None, uncached_first=self.uncached_first)
         if self.radix and prefix_cache is None:
             return RadixManager(num_blocks, block_size)
         prefix = PrefixIndex() if prefix_cache is None else prefix_cache
@@ -109,11 +113,13 @@ PROFILES: dict[str, Profile] = {
             about="no chunking: a prompt runs in one step, beside the decodes (enable_chunked_prefill=False)",
             policy=policies.plan_whole_prompt,
             chunks_prompts=False,
+            caps_chunks=False,
         ),
         Profile(
             name="sarathi",
             about="Sarathi-Serve 96f9911: stall-free batches; the budget is the chunk size, and never negative here",
             policy=policies.plan_sarathi,
+            caps_chunks=False,
             caches_prefixes=False,
         ),
         Profile(

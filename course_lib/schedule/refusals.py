@@ -6,8 +6,8 @@ from operator import index
 from course_lib.schedule.request import Chunk, Request
 
 
-def expect_knobs(max_num_batched_tokens: int, max_chunk: int, max_num_seqs: int) -> None:
-    """ValueError for knobs that no schedule can honour."""
+def expect_knobs(max_num_batched_tokens: int, max_chunk: int, max_num_seqs: int, profile) -> None:
+    """ValueError for knobs that no schedule can honour, and for a max_chunk that the profile's policy does not read."""
     if not 1 <= max_num_seqs <= max_num_batched_tokens:
         raise ValueError(
             f"max_num_seqs={max_num_seqs} and max_num_batched_tokens={max_num_batched_tokens}: every running request "
@@ -15,6 +15,11 @@ def expect_knobs(max_num_batched_tokens: int, max_chunk: int, max_num_seqs: int)
         )
     if max_chunk < 0:
         raise ValueError(f"max_chunk={max_chunk}; give the most tokens of one request in a step, or 0 for no cap.")
+    if max_chunk and not profile.caps_chunks:
+        raise ValueError(
+            f"max_chunk={max_chunk} would do nothing: the policy of profile {profile.name}"
+            f"{'' if profile.chunks_prompts else ', without chunking,'} does not read it. Leave it at 0."
+        )
 
 
 def expect_prefix_cache(prefix_cache, no_cache_in: str, enabled: bool) -> None:

@@ -6,7 +6,7 @@ schedule() plans a step and allocates its blocks (build_step.py); then commit() 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
-from course_lib.cache.manager import CacheManager
+from course_lib.cache.manager import CacheManager, HitStats
 from course_lib.schedule.build_step import Step, StepBuilder
 from course_lib.schedule.profiles import Profile
 from course_lib.schedule.refusals import expect_knobs, why_never
@@ -34,13 +34,13 @@ class Scheduler:
         max_num_seqs: int, enable_chunked_prefill: bool = True, plan_step: Callable | None = None,
         refuse_stuck: bool = True,
     ):  # fmt: skip
-        expect_knobs(max_num_batched_tokens, max_chunk, max_num_seqs)
         if plan_step is not None and not enable_chunked_prefill:
             raise ValueError("enable_chunked_prefill=False is a policy, and plan_step is another: leave one out.")
         if plan_step is not None:
             profile = profile.with_policy(plan_step)
         elif not enable_chunked_prefill:
             profile = profile.without_chunking()
+        expect_knobs(max_num_batched_tokens, max_chunk, max_num_seqs, profile)
         self.cache, self.profile, self.plan_step = cache, profile, profile.plan_step_for(cache.block_size)
         self.publish_early = profile.publish == "schedule"
         self.max_num_batched_tokens, self.max_chunk, self.max_num_seqs = max_num_batched_tokens, max_chunk, max_num_seqs
@@ -193,6 +193,18 @@ class Scheduler:
     def _expect_planned(self, step: Step) -> None:
         if step is not self._planned:
             raise RuntimeError(f"step {step.number} is not the one that was planned last, or is done already.")
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes, as vLLM does: only while no request holds blocks.
+
+        False, and nothing has changed, while requests run or a step is being computed. Waiting requests may be there.
+        Hit statistics begin anew.
+        """
+        if self.running or self.in_step:
+            return False
+        self.cache.forget_prefixes()
+        self.cache.stats = HitStats()
+        return True
 
     # --- consistency and recovery
 
