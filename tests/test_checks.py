@@ -371,7 +371,7 @@ def test_an_attribute_that_is_called_as_a_library_function_beside_it_is_none():
     from course_lib.cost.linear import percentile
 
     library = ("course_lib.cost.linear:percentile",)
-    found = {"__name__": "notebook", "np": np, "percentile": percentile}  # as in notebook 06
+    found = {"__name__": "no module of that name", "np": np, "percentile": percentile}  # as in notebook 06
     exec("def itl(gaps):\n    return np.percentile(gaps, 50)\n", found)
     assert used(found["itl"], library) == ""
     exec("def itl(gaps):\n    return (lambda: percentile(gaps, 50))()\n", found)

@@ -134,7 +134,7 @@ def test_without_a_tokenizer_text_is_refused_by_name_and_token_ids_are_served(tm
     else:
         monkeypatch.setitem(sys.modules, "tokenizers", None)
     args = serve.parser().parse_args(["--model", str(folder)])
-    model, name, texts = serve._model(args)
+    model, name, _, texts = serve._model(args)
     monkeypatch.undo()
     with running(Engine(model, num_blocks=16, max_num_batched_tokens=16), texts=texts, model=name) as server:
         error = expect_error(server.post({"prompt": "the"}), 400, param="prompt")

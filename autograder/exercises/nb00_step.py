@@ -96,5 +96,5 @@ EXERCISE = exercise(
     mistakes=MISTAKES,
     reread="Reread notebook 00, section 2.",
     imports=IMPORTS,
-    driver=nb00.with_cost,
+    driver=nb00.with_numbers,
 )

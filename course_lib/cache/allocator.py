@@ -90,8 +90,8 @@ class BlockAllocator:
         if self.cached is None and self.uncached_first:  # all go to the front: the last of the table ends up first
             to_front = free.move_to_end
             for block in blocks:
-                refs[block] = count = refs[block] - 1
-                if count == 0:
+                refs[block] -= 1
+                if not refs[block]:
                     free[block] = None
                     to_front(block, False)
             return
