@@ -6,7 +6,7 @@ it can be tried, with random rows, and two questions are asked in this order:
 
 1. Does a row of a 32-row call keep its bits in every slot? Where it does not (OpenBLAS on many processors without
    AVX-512), a row has to stay in the slot that its position gives it, and only multiples of 32 rows may be tried.
-2. Which of 1, 2, 4, ... 1,024 rows in a call leave each row the bits of a 32-row call?
+2. Which of ROW_COUNTS, from 1 to 1,024 rows in a call, leave each row the bits of a 32-row call?
 
 A trial is evidence and no proof: a kernel could do something else at a place in memory that was not tried. It does not
 branch on values, so other rows behave as those that were tried.
@@ -21,7 +21,7 @@ import numpy as np
 from course_lib.arithmetic.arrays import cast, empty, like, namespace
 
 TILE = 32  # rows; part of the contract: another number gives other bits
-ROW_COUNTS = tuple(2**i for i in range(11))
+ROW_COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 OFFSETS = (0, 1, 5)  # elements: a trial at each, since kernels may look at where an operand begins in memory
 MAGNITUDES = (1.0, 0.01, 20.0, 0.3)  # of the rows in a trial, in turn
 MAX_WORK = 2**32  # row count times size of the weight: beyond it a larger call is no faster, and a trial would be slow
