@@ -1,9 +1,9 @@
-"""The stall on a real server, measured: prompts whole, and in chunks; a fitted step cost; what a token costs outside.
+"""The stall on a real server and its price, measured: prompts whole, and in chunks; a fitted step cost.
 
 python3 course.py bench serving [--prompt N] [--chunk C] [--users U] [--backend torch] [--json]. Our server runs in one
-process, our load generator in another. Each mode is run --rounds times in turn, and the best round is
-reported, since other work on the machine only makes stalls longer. Steps are fitted on one half of the rounds and
-judged on the other. Nothing here is asserted.
+process, our load generator in another. Each mode is run --rounds times in turn; reported are the round with
+the median of the worst gaps, and the range of all rounds. Steps are fitted on one half of the rounds and judged on the
+other. Nothing here is asserted.
 """
 
 import argparse
@@ -12,15 +12,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from pathlib import Path
 
 from course_lib.cost.fit import fit_cost
 from course_lib.cost.one_prompt import Setting, run
 from course_lib.cost.work import StepWork, work_of
-from course_lib.engine import Engine
-from course_lib.weights import seeded_model
 
 AIM_RATIO, AIM_ERROR = 10, 0.15
 WARM = 2  # steps of a server that are left out of the fit: the first ones allocate memory
@@ -40,11 +36,6 @@ class ServerProcess:
     def __exit__(self, *error):
         self.process.terminate()
         self.process.wait()
-
-    def cpu_s(self) -> float:
-        """CPU time that the process has used."""
-        user, system = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(args, chunk: int, folder: Path) -> tuple[dict, list[dict]]:
@@ -75,6 +66,11 @@ def samples(steps: list[dict]) -> list[tuple[StepWork, int]]:
     return rows[WARM:]
 
 
+def worst_gap_us(found: dict) -> float:
+    """The longest gap of a streaming user while the prompt was prefilled, from a load's JSON."""
+    return found["itl_us"]["during_prefill"]["max"]
+
+
 def stall(args) -> dict:
     rounds: dict[int, list] = {0: [], args.chunk: []}
     with tempfile.TemporaryDirectory() as folder:
@@ -83,11 +79,13 @@ def stall(args) -> dict:
                 rounds[chunk].append(measure(args, chunk, Path(folder)))
     seen = {}
     for chunk, runs in rounds.items():
-        best = min(runs, key=lambda run: run[0]["itl_us"]["during_prefill"]["max"])[0]
-        prompt = next(r for r in best["requests"] if r["role"] == "prompt")
+        by_gap = sorted((found for found, _ in runs), key=worst_gap_us)
+        median = by_gap[len(by_gap) // 2]
+        prompt = next(r for r in median["requests"] if r["role"] == "prompt")
         seen[chunk] = {
-            "worst_gap_us": best["itl_us"]["during_prefill"]["max"], "p99_us": best["itl_us"]["all"]["p99"],
-            "otherwise_p50_us": best["itl_us"]["otherwise"]["p50"], "ttft_us": prompt["ttft_us"],
+            "worst_gap_us": worst_gap_us(median), "worst_gap_range_us": [worst_gap_us(by_gap[i]) for i in (0, -1)],
+            "p99_us": median["itl_us"]["all"]["p99"], "otherwise_p50_us": median["itl_us"]["otherwise"]["p50"],
+            "ttft_us": prompt["ttft_us"],
         }  # fmt: skip
     half = max(args.rounds // 2, 1)
     known = [row for runs in rounds.values() for _, steps in runs[:half] for row in samples(steps)]
@@ -114,28 +112,6 @@ def stall(args) -> dict:
     }
 
 
-def overhead(users: int = 16, tokens: int = 200) -> dict:
-    """CPU us per token of the server's process, beside an Engine alone with the same requests (tiny model)."""
-    prompts = [[(7 * user + i) % 128 for i in range(16)] for user in range(users)]
-    engine = Engine(seeded_model("tiny"), num_blocks=2048, block_size=16, max_num_batched_tokens=512, max_num_seqs=64)
-    for prompt in prompts:
-        engine.add_request(prompt, max_tokens=tokens)
-    begin = time.process_time()
-    engine.run()
-    alone = time.process_time() - begin
-    with ServerProcess() as server:
-        body = {"model": "tiny", "prompt": prompts, "max_tokens": tokens, "stream": True}
-        request = urllib.request.Request(
-            f"{server.url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
-        )
-        urllib.request.urlopen(request).read()  # warm
-        begin = server.cpu_s()
-        events = urllib.request.urlopen(request).read().count(b"data: {")
-        served = server.cpu_s() - begin
-    return {"tokens": users * tokens, "events": events, "engine_us": 1e6 * alone / (users * tokens),
-            "served_us": 1e6 * served / (users * tokens)}  # fmt: skip
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="small")
@@ -143,17 +119,21 @@ def main() -> int:
     parser.add_argument("--prompt", type=int, default=2048)
     parser.add_argument("--chunk", type=int, default=32)
     parser.add_argument("--users", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    answer = {"setting": vars(args), **stall(args), "overhead": overhead()}
+    answer = {"setting": vars(args), **stall(args)}
     if args.json:
         print(json.dumps(answer))
         return 0
     print(f"{args.users} users, a prompt of {args.prompt} tokens, model {args.model}, {args.backend}; ms")
     for kind in ("measured", "modelled"):
         for mode, row in answer[kind].items():
-            rest = f"  otherwise {row['otherwise_p50_us'] / 1e3:6.1f}" if kind == "measured" else ""
+            rest = ""
+            if kind == "measured":
+                low, high = (us / 1e3 for us in row["worst_gap_range_us"])
+                otherwise = row["otherwise_p50_us"] / 1e3
+                rest = f"  otherwise {otherwise:6.1f}  ({args.rounds} rounds: {low:.0f} to {high:.0f})"
             gap, ttft = row["worst_gap_us"] / 1e3, row["ttft_us"] / 1e3
             print(f"  {kind:9} {mode:8} worst gap {gap:8.1f}  TTFT {ttft:8.1f}{rest}")
     print(f"  worst gap, whole : chunked = {answer['ratio']:.1f} (aim {AIM_RATIO})")
@@ -162,8 +142,6 @@ def main() -> int:
         f"{answer['error_p90']:.1%}; {answer['share_within_aim']:.1%} within {AIM_ERROR:.0%}"
     )
     print("  fit: " + "\n       ".join(answer["fit"].splitlines()[:9]))
-    o = answer["overhead"]
-    print(f"CPU per token: engine alone {o['engine_us']:.0f} us, the serving process {o['served_us']:.0f} us")
     return 0
 
 
