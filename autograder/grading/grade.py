@@ -93,8 +93,9 @@ def _graded(
             notes += answer.notes
             if answer.cell is not None:
                 answers[name], taken[name] = answer.source, explain.taken(answer)
-            not_run = explain.not_run(EXERCISES[name], answer, notebook)
-            remote = Remote(EXERCISES[name], answer.source, grader)
+            exercise = EXERCISES[name]
+            not_run = explain.not_run(exercise, answer, notebook)
+            remote = Remote(exercise, answer.source, grader)
             for grade_id, most in worth.items():
                 if grade_id.partition("__")[0] != name:
                     continue
@@ -102,12 +103,13 @@ def _graded(
                     tasks.append(Task(grade_id, 0, most, not_run))
                     continue
                 hidden = seeds.hidden(course_seed, assignment, grade_id)
-                group = EXERCISES[name].group(grade_id.partition("__")[2])
-                unseen = judged(EXERCISES[name], group, remote, hidden, grader, names=False)
+                group = exercise.group(grade_id.partition("__")[2])
+                unseen = judged(exercise, group, remote, hidden, grader, names=False)
                 if unseen.passed:
                     tasks.append(Task(grade_id, most, most, f"Passed: {unseen.count}."))
                 else:
-                    tasks.append(_explained(grade_id, most, answer, notebook, hidden, grader))
+                    passed, said, mistakes = _alone(exercise, group, answer, notebook, hidden, grader)
+                    tasks.append(Task(grade_id, most if passed else 0, most, said, mistakes))
             remote.close()
     finally:
         grader.drop()
@@ -119,28 +121,27 @@ def refused(error: Refused, assignment: str, level: str, worth: Mapping[str, flo
     return Graded(assignment, level, tuple(Task(name, 0, most, str(error)) for name, most in worth.items()))
 
 
-def _explained(grade_id: str, most: float, answer: Answer, notebook: Notebook, hidden: int, grader: Grader) -> Task:
-    """The task of an answer that has not passed beside the exercise's other groups.
+def _alone(
+    exercise: Exercise, group: Group, answer: Answer, notebook: Notebook, hidden: int, grader: Grader
+) -> tuple[bool, str, tuple[str, ...]]:  # fmt: skip
+    """Of an answer that has not passed beside the other groups: whether it passes, what is said, known mistakes.
 
     It meets, in a process of its own, what a learner's check shows and then what only we know: that decides. So it is
     told what it would be told in a notebook, and is not failed for what it remembers of other groups.
     """
-    name, _, group_name = grade_id.partition("__")
-    exercise = EXERCISES[name]
-    group = exercise.group(group_name)
     remote = Remote(exercise, answer.source, grader)
     try:
         seen = judged(exercise, group, remote, seeds.PUBLIC, grader)
         if not seen.passed:
-            return Task(grade_id, 0, most, explain.explained(seen, exercise, answer, notebook), seen.mistakes)
+            return False, explain.explained(seen, exercise, answer, notebook), seen.mistakes
         unseen = judged(exercise, group, remote, hidden, grader)  # in the same process, as both checks of a cell are
     finally:
         remote.close()
     if unseen.passed:
-        return Task(grade_id, most, most, f"Passed: {unseen.count}.")
+        return True, f"Passed: {unseen.count}.", ()
     what = "It passes on the inputs that you see, and fails on others."  # which would tell them, and the right results
     which = unseen.which if unseen.mistakes else explain.kind_of_failure(unseen.what, answer)
-    return Task(grade_id, 0, most, " ".join(filter(None, (what, which, unseen.where))), unseen.mistakes)
+    return False, " ".join(filter(None, (what, which, unseen.where))), unseen.mistakes
 
 
 def judged(
